@@ -21,6 +21,7 @@ from compaction.overrides import in_force
 from runtime import ids
 from store.archive import imports
 from store.archive.imports import ErasedError, Names
+from store.conversations import conversations
 from store.engine import owner_engine, transaction
 from store.tenants import tenants
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from cli.archive.export_file import Checked, Row
     from runtime.settings import Settings
 
+MOST_TOKENS = 1_000_000_000
+"""Tokens of a conversation's input: from half of what there is room for."""
 ROWS_AT_A_TIME = 100
 """Rows that are written by one statement; a snapshot, which may have megabytes, by one of its own."""
 
@@ -112,9 +115,13 @@ def write(
         own = conversation.get("policy", {})
         policy = in_force(*policies, own, model=conversation.get("model")).policy
         imports.finish(connection, names, conversation, checked.runs, checked.steps, policy=policy)
+        # As checks read it, beside others' of any tenant: what they cannot read would keep those from being checked.
+        (state,) = conversations.check_states(connection, [names.conversation])
     except (DataError, IntegrityError, InternalError) as error:
         reason = str(error.orig).splitlines()[0]
         raise ExportFileError(number, f"the database refused this, or what follows it: {reason}") from None
+    if not 0 <= state.estimated <= MOST_TOKENS:
+        raise ExportFileError(2, f"its counts come to {state.estimated:,} tokens, which no conversation has")
     return Imported(names.conversation, wanted, checked.messages, checked.snapshots, len(checked.runs))
 
 

@@ -44,6 +44,18 @@ TABLES: Final[Mapping[str, Table]] = {
     "run_step": run_steps,
 }
 """The kinds of rows in an export, and where each is from."""
+_IS_COUNT: Final = Meta(ge=0, le=500_000_000)
+"""Tokens or bytes of one thing, over what a usage may say: sums of them have to fit their columns for good."""
+_IS_RATIO: Final = Meta(ge=0.5, le=2)
+_COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "conversation": (
+        *("fixed_tokens", "unstored_tokens", "carried_tokens", "turn_context_tokens"),
+        *("measured_tokens", "measured_input_tokens"),
+    ),
+    "message": ("tokens", "view_tokens", "bytes"),
+    "snapshot": ("tokens", "bytes"),
+    "context_block": ("tokens", "outline_tokens"),
+}
 _GIVEN_ANEW: Final = frozenset({"tenant_id", "lease_token", "lease_expires_at", "worker", "process_id", "rules"})
 """Columns that no export has."""
 _Object = dict[str, Any]
@@ -52,6 +64,11 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("conversation", "metadata"): _Object,
     ("run", "policy"): _Object,
     ("conversation", "shape"): Literal["chat", "responses"],
+    ("conversation", "token_ratio"): Annotated[float, _IS_RATIO],
+    ("conversation", "ratio_samples"): list[Annotated[float, _IS_RATIO]],
+    ("conversation", "last_count"): list[Annotated[int, _IS_COUNT]],
+    ("message", "result_chars"): list[Annotated[int, _IS_COUNT]],
+    **{(kind, name): Annotated[int, _IS_COUNT] for kind, names in _COUNTS.items() for name in names},
     ("pin", "source"): EntrySource,
     ("message", "role"): Literal["user", "assistant"],
     ("message", "shape"): Literal["chat", "responses"],

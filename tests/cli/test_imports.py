@@ -451,6 +451,12 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (snapshot + 1, "not before version", put(snapshot, changed(lines[snapshot], parent_version=-1))),
         (run + 1, "state", put(run, changed(lines[run], state="odd"))),
         (step + 1, "not in the file", put(step, changed(lines[step], run_id="run_" + "0" * 32))),
+        (2, "fixed_tokens", put(1, changed(lines[1], fixed_tokens=2**31 - 1))),
+        (2, "unstored_tokens", put(1, changed(lines[1], unstored_tokens=-1))),
+        (2, "token_ratio", put(1, changed(lines[1], token_ratio=1e30))),
+        (2, "ratio_samples", put(1, changed(lines[1], ratio_samples=[1, 0]))),
+        (2, "last_count", put(1, changed(lines[1], last_count=[2**31 - 1, 0]))),
+        (message + 1, "tokens", put(message, changed(lines[message], tokens=2**31 - 1))),
         (message + 1, "utf-8", put(message, lines[message].replace(b"mark", b"\xff\xff", 1))),
     ]
     for number, reason, file in bad:
@@ -476,6 +482,19 @@ def test_what_the_database_refuses_leaves_nothing_half_written(
     assert err.count("\n") == 1
     assert counted(desk) == 0
     assert desk.elsewhere.query("select id from conversations") == []
+
+
+@pytest.mark.parametrize("fields", [{"fixed_tokens": 500_000_000, "token_ratio": 2}, {"carried_tokens": 400_000_000}])
+def test_counts_that_keep_others_from_being_checked_are_refused(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, Any]
+) -> None:
+    lines = exported(desk.product, long_conversation(desk).id).splitlines(keepends=True)[:-1]
+    lines[1] = changed(lines[1], **fields)
+    file = tmp_path / "counts.jsonl"
+    file.write_bytes(resealed(lines))
+    assert run_import(desk.product.settings, file, "elsewhere", external_id=None, as_json=False) == 1
+    assert "line 2: its counts come to" in capsys.readouterr().err
+    assert counted(desk) == 0
 
 
 def test_an_export_is_of_one_moment(desk: Desk) -> None:
