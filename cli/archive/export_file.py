@@ -13,6 +13,7 @@ from api.http.turn_bodies import check_content
 from cli.archive.exports import FORMAT, VERSION
 from cli.client.types import UNCOMPACTED
 from compaction.messages import message_facts, turn_facts
+from compaction.policy import FIELDS, PolicyError, merge
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
 from compaction.tokens import json_text
@@ -126,6 +127,7 @@ class _Reader:
             if kind != "conversation":
                 raise self._error("a conversation is expected")
             self._conversation = read_row(kind, line)
+            self._check_policy(self._conversation.get("policy", {}))
         elif kind in KINDS:
             self._row(kind, read_row(kind, line))
         elif kind not in STAYS_BEHIND:
@@ -179,6 +181,15 @@ class _Reader:
         if end.sha256 != self._digest.hexdigest():
             raise self._error("the file was changed: its checksum is another one")
         self._ended = True
+
+    def _check_policy(self, policy: Mapping[str, Any]) -> None:
+        """Check each value by itself, which the database reads as well; a key that is not known is not in force."""
+        for key in FIELDS & policy.keys():
+            try:
+                merge({key: policy[key]})
+            except PolicyError as error:
+                if len(error.fields) < 2:  # noqa: PLR2004 - not one that contradicts what stands beside it
+                    raise self._error(f"policy: {error.field}: {error.detail}") from None
 
     def _row(self, kind: str, row: Row) -> None:
         assert self._conversation is not None  # noqa: S101 - it was the second line

@@ -451,6 +451,7 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (snapshot + 1, "not before version", put(snapshot, changed(lines[snapshot], parent_version=-1))),
         (run + 1, "state", put(run, changed(lines[run], state="odd"))),
         (step + 1, "not in the file", put(step, changed(lines[step], run_id="run_" + "0" * 32))),
+        (2, "policy: input_token_budget", put(1, changed(lines[1], policy={"input_token_budget": 1.5}))),
         (2, "fixed_tokens", put(1, changed(lines[1], fixed_tokens=2**31 - 1))),
         (2, "unstored_tokens", put(1, changed(lines[1], unstored_tokens=-1))),
         (2, "token_ratio", put(1, changed(lines[1], token_ratio=1e30))),
