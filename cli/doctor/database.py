@@ -60,6 +60,7 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
             yield from _role(connection, settings)
             if revision is not None:
                 yield _security(connection)
+                yield _indexes(connection)
     except SQLAlchemyError as error:
         what, mend = _unavailable(settings)
         yield problem("database", f"{what}: {_reason(error)}", why="every call and every worker needs it", mend=mend)
@@ -260,6 +261,17 @@ def _security(connection: Connection) -> Finding:
         )
     return ok(
         "row_level_security", f"row-level security is forced on all {len(diagnosis.tenant_tables())} tables of tenants"
+    )
+
+
+def _indexes(connection: Connection) -> Finding:
+    if not (broken := diagnosis.broken_indexes(connection)):
+        return ok("indexes", "all indexes are whole")
+    return warning(
+        "indexes",
+        f"no query can use {', '.join(broken)}",
+        why="building it was broken off, or is under way: what it is for walks all rows, and every write keeps it up",
+        mend="; ".join(f"reindex index concurrently {name}" for name in broken),
     )
 
 

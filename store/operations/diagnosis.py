@@ -46,6 +46,10 @@ _TABLES: Final = text("""
     select c.relname as name, c.relrowsecurity and c.relforcerowsecurity as is_forced
     from pg_class as c where c.relkind = 'r' and c.relnamespace = 'public'::regnamespace and c.relname = any (:tables)
 """)
+_BROKEN_INDEXES: Final = text("""
+    select i.indexrelid::regclass::text from pg_index as i join pg_class as c on c.oid = i.indrelid
+    where c.relnamespace = 'public'::regnamespace and not i.indisvalid order by 1
+""")
 _PROCESSES: Final = text("""
     select id, kind, host, pid, queues, version, slots, busy, started_at, summarizer, model,
            extract(epoch from now() - seen_at)::float8 as seen_seconds,
@@ -165,6 +169,11 @@ def unguarded_tables(connection: Connection) -> list[str]:
     """Return the tables of tenants, as far as they are there, on which row-level security is not forced."""
     rows = connection.execute(_TABLES, {"tables": tenant_tables()})
     return sorted(row.name for row in rows if not row.is_forced)
+
+
+def broken_indexes(connection: Connection) -> list[str]:
+    """Return the indexes that no query uses: broken off while they were built, or being built now."""
+    return list(connection.execute(_BROKEN_INDEXES).scalars())
 
 
 def sees_somebodys_rows(connection: Connection) -> bool:

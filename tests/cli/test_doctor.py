@@ -134,6 +134,7 @@ def test_a_healthy_installation_has_nothing_wrong(installation: Installation) ->
         "schema",
         "service_role",
         "row_level_security",
+        "indexes",
         "service_login",
         "workers_checks",
         "workers_summaries",
@@ -235,6 +236,15 @@ def test_a_database_without_a_schema(empty_database_url: str, installation: Inst
 def test_a_schema_of_another_release(installation: Installation, revision: str, state: str) -> None:
     installation.change("update alembic_version set version_num = %s", revision)
     assert installation.faults() == {"schema": state}
+
+
+def test_an_index_that_was_broken_off(installation: Installation) -> None:
+    installation.change("update pg_index set indisvalid = false where indexrelid = 'ix_runs_failed'::regclass")
+    assert installation.faults() == {"indexes": "warning"}
+    found = installation.look()["indexes"]
+    assert "ix_runs_failed" in found["what"]
+    installation.change(found["mend"])
+    assert installation.faults() == {}
 
 
 def test_row_level_security_that_somebody_took_off(installation: Installation) -> None:
