@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cli.client.client import ServiceClient
 from cli.consent import RefusedError, agree
-from cli.output import failed, print_json, printable
+from cli.output import failed, noted, print_json, printable
 
 if TYPE_CHECKING:
     from cli.options import Service
@@ -26,7 +26,11 @@ def run_erase(service: Service, conversation: str | None, user: str | None, *, y
             agree(question, yes=yes)
         except RefusedError as error:
             return failed(str(error))
-        done = client.erase(conversation) if conversation is not None else client.erase_user(str(user))
+        try:
+            done = client.erase(conversation) if conversation is not None else client.erase_user(str(user))
+        except KeyboardInterrupt:
+            noted("this does not stop the service, which goes on until all of it is erased")
+            raise
     if as_json:
         print_json(done)
     elif conversation is not None:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psycopg
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from cli.conversations.context_plot import LINE, Point, Threshold, context_plot
+from cli.local.forking import COMMAND
 from cli.main import app
 from cli.tables import columns, print_table
 from tests.api.doors.test_problems import key_with
 from tests.support import talk
+from tests.support.eventually import eventually
+from tests.support.processes import environment, started
 from tests.support.service.command_line import own_logging
 from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.service.running_api import Service
 
 __all__ = ["own_logging"]
@@ -281,6 +289,25 @@ def test_a_users_conversations_are_erased_together(service: Service, key: str) -
     assert {service.client.get(path).status_code for path in paths} == {404}
     run(service, own, "erase", code=2)
     run(service, own, "erase", own.id, "--user", "dora", code=2)
+
+
+def test_an_erasure_that_is_broken_off_goes_on_and_the_command_says_so(
+    service: Service, key: str, tmp_path: Path
+) -> None:
+    path, log = service.conversation(user_ref="emil"), tmp_path / "log"
+    held = "select pg_advisory_xact_lock(hashtextextended('palimpsest.erasures' || %s::text, 0))"
+    here = "select oid from pg_database where datname = current_database()"
+    waits = f"select from pg_locks where locktype = 'advisory' and not granted and database = ({here})"
+    with psycopg.connect(service.database_url) as connection:
+        connection.execute(held, (service.tenant_id,))
+        with log.open("wb") as output:
+            command = [*COMMAND, "erase", "--user", "emil", "--yes"]
+            process = started(command, environment(PALIMPSEST_URL=service.api.url, PALIMPSEST_KEY=key), output)
+        eventually(lambda: connection.execute(waits).fetchone() is not None)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT
+        assert "does not stop the service" in log.read_text()
+    eventually(lambda: service.client.get(path).status_code == 404)
 
 
 def test_a_terminal_that_is_too_narrow_gets_a_row_as_lines() -> None:
