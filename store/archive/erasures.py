@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
 from compaction.steps.runs import RunReason
 from runtime import ids
 from store.runs import ended as ended_runs
-from store.tables import conversations, erasures, runs
+from store.tables import conversations, erasures, runs, waiting_summaries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ OF_USER_AT_ONCE: Final = 20
 GONE: Final = "PL404"
 """SQLSTATE with which the database refuses what would be written into an erased conversation."""
 
-_c, _e, _r = conversations.c, erasures.c, runs.c
+_c, _e, _r, _w = conversations.c, erasures.c, runs.c, waiting_summaries.c
 
 
 def erase(
@@ -43,6 +43,12 @@ def erase(
     ).one_or_none()
     if tombstone is not None and tombstone.request_id == asking.request_id:
         _note_ended_runs(connection, tombstone)
+        # There is nothing left to be summarized on another day.
+        connection.execute(
+            update(waiting_summaries)
+            .where(_w.tenant_id == asking.tenant_id, _w.conversation_id == conversation_id, _w.done_at.is_(None))
+            .values(done_at=func.now())
+        )
     return tombstone
 
 

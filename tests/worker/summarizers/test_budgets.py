@@ -606,5 +606,6 @@ def test_erasure_leaves_nothing_to_make_up_for(chat: Chat, workers: PaidWorkers)
     with chat.database.transaction(chat.tenant_id) as connection:
         asking = Operator(chat.tenant_id, ids.new_id(), ids.new_id())
         erasures.erase(connection, asking, conversation)
+    assert still_waiting(chat) == 0  # also of what people are told waits, and for how long, until the next day
     assert workers.next_day() == []
     assert still_waiting(chat) == 0
