@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import pytest
 from palimpsest_client import AsyncClient, Client, KeptTurn, Outbox, UnexpectedSeqError, UnreachableError
 
 from tests.support.eventually import eventually
+from tests.support.places import ROOT
 from tests.support.servers.faulty_proxy import FaultyProxy, Refused
 from tests.support.service.proxied_client import client, conversation, key, labels, proxy
 from tests.support.talk import answer, request
@@ -31,6 +34,26 @@ COLUMNS = """
     select string_agg(column_name, ', ') from information_schema.columns
     where table_schema = 'public' and table_name = %s and is_generated = 'NEVER'
 """
+FORKING = """
+import os, signal, sys
+from palimpsest_client import Client, KeptTurn
+
+url, key, one, other = sys.argv[1:]
+client = Client(url, key)
+client.context(other)
+client.outbox.add(KeptTurn(one, "key", {"messages": []}))
+child = os.fork()
+if not child:
+    print(len(client.outbox), flush=True)
+    client.context(one)
+    os._exit(0)
+sys.stdin.readline()
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print("ended", flush=True)
+print(client.context(other).messages[0]["content"], len(client.outbox))
+"""
+"""A child asks for the context of one conversation and is gone before the answer; then its parent for the other's."""
 SHAPES = [
     Refused(308, {}),
     Refused(200, {}),
@@ -238,3 +261,49 @@ def test_a_turn_that_names_no_seq_notices_what_is_lost(
     client.deliver(conversation, [answer("d")], idempotency_key="reply-d")
     client.deliver(conversation, [request("e")])
     assert stored(service, conversation) == ["a", "d", "b", "c", "e"]
+
+
+def test_a_forked_process_has_connections_of_its_own(
+    proxy: FaultyProxy, key: str, conversation: str, service: Service
+) -> None:
+    other = service.conversation().rpartition("/")[2]
+    service.append(f"/v1/conversations/{conversation}", request("of one user"))
+    service.append(f"/v1/conversations/{other}", request("of another"))
+    asked, ended = threading.Event(), threading.Event()
+
+    def held() -> None:
+        asked.set()
+        ended.wait()
+
+    proxy.then(None, held)
+    command = [sys.executable, "-c", FORKING, proxy.url, key, conversation, other]
+    with subprocess.Popen(
+        command, cwd=ROOT / "clients/python", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "0\n"
+            asked.wait()
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "ended\n"
+        finally:
+            ended.set()
+        context, _, waiting = process.stdout.read().strip().rpartition(" ")
+        assert (context.partition(":")[0], waiting) == ("of another", "1")
+
+
+def test_an_event_loop_may_end(proxy: FaultyProxy, key: str, conversation: str) -> None:
+    client = AsyncClient(proxy.url, key)
+
+    async def talk(text: str) -> int | None:
+        context = await client.context(conversation, fallback=lambda: OWN)
+        assert not context.is_fallback
+        turn = await client.deliver(conversation, [request(text)])
+        return turn.first_seq if turn is not None else None
+
+    assert [asyncio.run(talk(text)) for text in "ab"] == [0, 1]
+    asyncio.run(client.close())
+    with pytest.raises(RuntimeError, match="closed"):
+        asyncio.run(talk("c"))

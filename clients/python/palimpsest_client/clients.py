@@ -14,6 +14,7 @@ import httpx2
 from palimpsest_client.calls import NotSentError, encode, is_in_a_header
 from palimpsest_client.errors import UnreachableError
 from palimpsest_client.flows import REMEMBERED_BYTES, Fallback
+from palimpsest_client.forks import in_a_fork
 from palimpsest_client.operations import Operations
 from palimpsest_client.refusals import is_too_long
 from palimpsest_client.steps import Acquire, Answer, Flow, Pause, Request, drive, drive_async
@@ -76,6 +77,8 @@ class _Locks(Generic[L]):
 class Client:
     """Calls under `/v1` with one API key; a context manager, and safe to use from several threads.
 
+    A process that is forked has connections of its own, and none of the turns that wait here.
+
     url, key: as `palimpsest serve` prints them. Raises ValueError for one that is none.
     outbox: where turns wait that could not be delivered; by default in memory, a thousand of them.
     remembered_bytes: contexts that are kept, so that one that has not changed is not sent again.
@@ -85,7 +88,14 @@ class Client:
         self, url: str, key: str, *, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES
     ) -> None:
         self.core = Operations(outbox, remembered_bytes)
-        self._http = httpx2.Client(base_url=_address(url), headers=_headers(key))
+        self._connection = _connection(url, key)
+        self._begin()
+        in_a_fork(self, Client._begin)
+
+    def _begin(self) -> None:
+        # Connections come with the first call: between the fork of a process and its program little may be done.
+        self._opened: httpx2.Client | None = None
+        self._guard = threading.Lock()
         self._locks: _Locks[Any] = _Locks(threading.Lock)
 
     @property
@@ -104,6 +114,13 @@ class Client:
     def close(self) -> None:
         """Close the connections. Turns that still wait stay in the outbox; `flush` first."""
         self._http.close()
+
+    @property
+    def _http(self) -> httpx2.Client:
+        with self._guard:
+            if self._opened is None:
+                self._opened = httpx2.Client(**self._connection)
+            return self._opened
 
     def perform(self, step: Any) -> Any:
         """Take one step of a flow."""
@@ -181,13 +198,19 @@ class Client:
 
 
 class AsyncClient:
-    """As Client, for asyncio."""
+    """As Client, for asyncio; in each event loop with connections of its own."""
 
     def __init__(
         self, url: str, key: str, *, outbox: Outbox | None = None, remembered_bytes: int = REMEMBERED_BYTES
     ) -> None:
         self.core = Operations(outbox, remembered_bytes)
-        self._http = httpx2.AsyncClient(base_url=_address(url), headers=_headers(key))
+        self._connection = _connection(url, key)
+        self._is_closed = False
+        self._begin()
+        in_a_fork(self, AsyncClient._begin)
+
+    def _begin(self) -> None:
+        self._connected: dict[asyncio.AbstractEventLoop, httpx2.AsyncClient] = {}
         self._locks: _Locks[asyncio.Lock] = _Locks(asyncio.Lock)
 
     @property
@@ -205,12 +228,15 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections. Turns that still wait stay in the outbox; `flush` first."""
-        await self._http.aclose()
+        self._is_closed = True
+        if (http := self._connected.get(asyncio.get_running_loop())) is not None:
+            await http.aclose()
 
     async def perform(self, step: Any) -> Any:
         """Take one step of a flow."""
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
+        http = self._http
         if isinstance(step, Acquire):
             lock = self._locks.get(step.name)
             try:
@@ -218,12 +244,29 @@ class AsyncClient:
             except asyncio.TimeoutError as error:
                 raise UnreachableError(OCCUPIED) from error
             return lock
-        return await self._send(step)
+        return await self._send(http, step)
 
-    async def _send(self, request: Request) -> Answer:
+    @property
+    def _http(self) -> httpx2.AsyncClient:
+        """The connections of the loop that runs; those of a loop that was closed can't even be closed any more.
+
+        Locks belong to a loop as well, so that it is asked for before any of them is.
+        """
+        loop = asyncio.get_running_loop()
+        http = self._connected.get(loop)
+        if http is None:
+            if self._is_closed:
+                raise RuntimeError("the client was closed")
+            self._connected = {each: its for each, its in self._connected.items() if not each.is_closed()}
+            if not self._connected:
+                self._locks = _Locks(asyncio.Lock)
+            http = self._connected[loop] = httpx2.AsyncClient(**self._connection)
+        return http
+
+    async def _send(self, http: httpx2.AsyncClient, request: Request) -> Answer:
         ends = time.monotonic() + request.deadline
         try:
-            async with self._http.stream(**_arguments(request)) as response:
+            async with http.stream(**_arguments(request)) as response:
                 parts = []
                 async for part in response.aiter_bytes():
                     parts.append(part)
@@ -282,6 +325,11 @@ class AsyncClient:
             conversation_id, call, fallback=fallback, shape=shape, is_overflow=is_overflow
         )
         return await drive_async(flow, self.perform)
+
+
+def _connection(url: str, key: str) -> dict[str, Any]:
+    """Return what connections are made with, each time there are to be new ones. Raises ValueError."""
+    return {"base_url": _address(url), "headers": _headers(key), "verify": httpx2.create_ssl_context()}
 
 
 def _address(url: str) -> str:

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from palimpsest_client.errors import OutboxFullError
+from palimpsest_client.forks import in_a_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,9 +60,15 @@ class Outbox:
         self._on_kept = on_kept
         self._on_sent = on_sent
         self._on_refused = on_refused
+        self._most_held = held
+        self._begin()
+        # What waits is its own process's to send: sent by two, a turn that others overtake would be stored twice.
+        in_a_fork(self, Outbox._begin)
+
+    def _begin(self) -> None:
         self._lines: dict[str, deque[KeptTurn]] = {}
         self._told: set[str] = set()
-        self._held: deque[_Held] = deque(maxlen=held)
+        self._held: deque[_Held] = deque(maxlen=self._most_held)
         """The last turns that were stored."""
         self._timeline: str | None = None
         """That of the service's database, as the last answer had it."""

@@ -6,6 +6,8 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from palimpsest_client.forks import in_a_fork
+
 if TYPE_CHECKING:
     from palimpsest_client.answers import Shape
 
@@ -25,6 +27,10 @@ class ContextMemory:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
+        self._begin()
+        in_a_fork(self, ContextMemory._begin)
+
+    def _begin(self) -> None:
         self._bytes = 0
         self._found: OrderedDict[Place, Remembered] = OrderedDict()
         self._guard = threading.Lock()
