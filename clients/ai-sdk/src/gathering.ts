@@ -7,6 +7,11 @@ export class Gathering {
   readonly content: LanguageModelV4Content[] = [];
   readonly #growing = new Map<string, Growing>();
 
+  /** What was said so far, for an answer that is stopped: calls in it are not run, and thoughts belong to what follows. */
+  get said(): LanguageModelV4Content[] {
+    return this.content.flatMap((part) => (part.type === "text" && part.text ? [{ type: "text", text: part.text }] : []));
+  }
+
   add(part: LanguageModelV4StreamPart): void {
     switch (part.type) {
       case "text-start":

@@ -12,6 +12,7 @@ import { type Client, type Context, type Shape, isTooLong, marked } from "palimp
 import { Gathering } from "./gathering.js";
 import { replyOf } from "./parts.js";
 import { codecOf } from "./shapes.js";
+import { unanswered } from "./unanswered.js";
 
 export { toPrompt, toStored } from "./messages.js";
 export { type RecallInput, recallTool } from "./recalling.js";
@@ -50,15 +51,17 @@ export function palimpsest(
     const params = codec.shape === "responses" ? unstored(given, provider) : given;
     const system = params.prompt.filter((message) => message.role === "system");
     const others = params.prompt.filter((message) => message.role !== "system");
-    const fresh = others.slice(done);
     const own = async () => [...((await options.fallback?.()) ?? []), ...others.slice(0, done)];
     const marks = provider.includes("anthropic") ? options.cacheBreakpoints : undefined;
     const canDoWithout = options.fallback !== undefined || (options.stored ?? 0) > 0 || done > 0;
+    let fresh: LanguageModelV4Prompt = [];
     const { result, context } = await client.callModel(
       conversationId,
       async (found) => {
         const messages = marks ? marked(found as Context<"messages">) : found.messages;
         const history = found.isFallback ? await own() : codec.prompt(messages, provider);
+        const added = others.slice(done);
+        fresh = found.isFallback ? added : [...unanswered(history, added), ...added];
         return run({ ...params, prompt: [...system, ...history, ...fresh] });
       },
       {
@@ -69,8 +72,9 @@ export function palimpsest(
       },
     );
     done = others.length;
+    const sent = fresh;
     const deliver = (content: readonly LanguageModelV4Content[], usage: LanguageModelV4Usage | undefined) =>
-      store(fresh, replyOf(content), usage, provider, context);
+      store(sent, replyOf(content), usage, provider, context);
     return { result, warnings: warningsOf(context), deliver };
   }
 
@@ -105,16 +109,26 @@ export function palimpsest(
       const { result, warnings, deliver } = await call(params, model.provider, (own) => model.doStream(own));
       const gathering = new Gathering();
       let usage: LanguageModelV4Usage | undefined;
-      const watch = new TransformStream<LanguageModelV4StreamPart, LanguageModelV4StreamPart>({
+      let delivery: Promise<void> | undefined;
+      const end = (content: readonly LanguageModelV4Content[]) => {
+        params.abortSignal?.removeEventListener("abort", stopped);
+        return (delivery ??= deliver(content, usage));
+      };
+      // Nobody reads on then, and nobody is there to be told.
+      const stopped = () =>
+        void end(gathering.said).catch((error: unknown) => console.warn("a stopped answer is not stored:", error));
+      const watch: Transformer<LanguageModelV4StreamPart, LanguageModelV4StreamPart> & { cancel(): Promise<void> } = {
         transform(part, controller) {
           gathering.add(part);
           if (part.type === "finish") usage = part.usage;
           const isStart = part.type === "stream-start";
           controller.enqueue(isStart ? { ...part, warnings: [...part.warnings, ...warnings] } : part);
         },
-        flush: () => deliver(gathering.content, usage),
-      });
-      return { ...result, stream: result.stream.pipeThrough(watch) };
+        flush: () => end(gathering.content),
+        cancel: () => end(gathering.said),
+      };
+      params.abortSignal?.addEventListener("abort", stopped, { once: true });
+      return { ...result, stream: result.stream.pipeThrough(new TransformStream(watch)) };
     },
   };
 }

@@ -1,5 +1,6 @@
 /** The middleware under the AI SDK, against a running API, which PALIMPSEST_URL and PALIMPSEST_KEY name. */
 import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
 import { test } from "node:test";
 import type { LanguageModelV4CallOptions, LanguageModelV4GenerateResult, LanguageModelV4StreamPart } from "@ai-sdk/provider";
 import { generateText, jsonSchema, stepCountIs, streamText, tool, wrapLanguageModel } from "ai";
@@ -108,6 +109,79 @@ test("a stream", async () => {
     role: "assistant",
     content: [{ type: "text", text: "in two parts" }],
   });
+});
+
+/** A model whose answer has two parts of text, and nothing behind them until it is stopped. */
+function endless() {
+  return new MockLanguageModelV4({
+    doStream: async ({ abortSignal }) => {
+      const begun: LanguageModelV4StreamPart[] = [
+        { type: "stream-start", warnings: [] },
+        { type: "text-start", id: "1" },
+        { type: "text-delta", id: "1", delta: "as far " },
+        { type: "text-delta", id: "1", delta: "as it came" },
+      ];
+      const stream = new ReadableStream<LanguageModelV4StreamPart>({
+        start(controller) {
+          for (const part of begun) controller.enqueue(part);
+          abortSignal?.addEventListener("abort", () => controller.error(abortSignal.reason));
+        },
+      });
+      return { stream };
+    },
+  });
+}
+
+test("a stream that is stopped", async () => {
+  const { client, id } = await begin();
+  const abort = new AbortController();
+  const result = streamText({ model: around(endless(), client, id), prompt: "Say it.", abortSignal: abort.signal });
+  let text = "";
+  for await (const part of result.textStream) if ((text += part).endsWith("came")) abort.abort();
+  await client.flush();
+  const said = [
+    { role: "user", content: [{ type: "text", text: "Say it." }] },
+    { role: "assistant", content: [{ type: "text", text }] },
+  ];
+  assert.deepEqual(await stored(client, id), said);
+  // A signal that outlives the stream is left alone.
+  const { signal } = new AbortController();
+  await streamText({ model: around(scripted([]).model, client, id), prompt: "And again.", abortSignal: signal }).consumeStream();
+  assert.deepEqual(getEventListeners(signal, "abort"), []);
+  // By somebody who takes the stream itself, and has no signal.
+  const { client: other, id: otherId } = await begin();
+  const own = around(endless(), other, otherId);
+  const prompt = [{ role: "user" as const, content: [{ type: "text" as const, text: "Say it." }] }];
+  const reader = (await own.doStream({ prompt })).stream.getReader();
+  for (let count = 0; count < 4; count++) await reader.read();
+  await reader.cancel();
+  assert.deepEqual(await stored(other, otherId), said);
+});
+
+test("a request that is stopped while its tools run", async () => {
+  const { client, id } = await begin();
+  const call: Reply = ["t1", "t2"].map((toolCallId) => ({ type: "tool-call", toolCallId, toolName: "weather", input: "{}" }));
+  const abort = new AbortController();
+  const { model, prompts } = scripted([call, say("Here.")]);
+  const weather = tool({
+    inputSchema: jsonSchema<object>({ type: "object" }),
+    execute: async (_, { toolCallId }) => {
+      if (toolCallId === "t2") abort.abort();
+      abort.signal.throwIfAborted();
+      return "rain";
+    },
+  });
+  const asked = { tools: { weather }, stopWhen: stepCountIs(2), prompt: "Weather?", abortSignal: abort.signal };
+  await assert.rejects(generateText({ model: around(model, client, id), ...asked }));
+  await generateText({ model: around(model, client, id), prompt: "Then tell me a joke." });
+  const results = prompts[1]!.flatMap(({ role, content }) => (role === "tool" ? content : []));
+  assert.deepEqual(results.map((part) => part.type === "tool-result" && [part.toolCallId, part.output.type]), [
+    ["t1", "error-text"],
+    ["t2", "error-text"],
+  ]);
+  assert.deepEqual(prompts[1]!.map(({ role }) => role), ["user", "assistant", "tool", "user"]);
+  const kept = await client.context(id);
+  assert.deepEqual([kept.warnings, kept.messages.length], [[], 5]);
 });
 
 test("a compacted context takes the place of the whole history", async () => {
