@@ -18,6 +18,7 @@ Block = dict[str, Any]
 Stored = dict[str, Any]
 
 
+NO_RESULT: Final = "No result was recorded for this tool call."
 _OF_RESPONSES: Final = ("include", "reasoning", "truncation", "context_management")
 """Settings with which `ChatOpenAI` speaks Responses by itself."""
 
@@ -82,6 +83,22 @@ def from_stored(messages: Sequence[Mapping[str, Any]], shape: Shape = "messages"
         if rest := [block for block in blocks if block["type"] != "tool_result"]:
             found.append(HumanMessage(content=_of_blocks(rest)))
     return found
+
+
+def unanswered(served: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> list[ToolMessage]:
+    """Return an error as the result of each call that a context ends with and what is new does not answer.
+
+    A tool that raised leaves such calls behind, and so does a run that was stopped; no API takes another message next.
+    """
+    asked = max((place for place, message in enumerate(served) if isinstance(message, HumanMessage)), default=-1)
+    newest = served[asked + 1 :]
+    answered = {message.tool_call_id for message in [*newest, *new] if isinstance(message, ToolMessage)}
+    calls = [call for message in newest if isinstance(message, AIMessage) for call in message.tool_calls]
+    return [
+        ToolMessage(NO_RESULT, tool_call_id=call["id"], name=call["name"], status="error")
+        for call in (calls if new else ())
+        if call["id"] not in answered
+    ]
 
 
 def usage_of(message: AIMessage, shape: Shape) -> dict[str, Any] | None:

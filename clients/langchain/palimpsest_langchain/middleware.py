@@ -13,13 +13,13 @@ from langgraph.types import Command
 from palimpsest_client import PalimpsestError
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
-from palimpsest_langchain.messages import from_stored, shape_of, to_stored, usage_of
+from palimpsest_langchain.messages import from_stored, shape_of, to_stored, unanswered, usage_of
 from palimpsest_langchain.recalling import CONVERSATION, recall_tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from langchain_core.messages import AnyMessage
+    from langchain_core.messages import AnyMessage, ToolMessage
     from palimpsest_client import AsyncClient, Client, Context, Conversation, ModelCall, Shape
 
 log: Final = logging.getLogger("palimpsest_langchain")
@@ -134,18 +134,22 @@ class _Call:
         self.shape = shape
         state = cast("dict[str, Any]", request.state)
         self._new: list[AnyMessage] = request.messages[state.get("palimpsest_stored", 0) :]
+        self._results: list[ToolMessage] = []
 
     def request_with(self, context: Context) -> ModelRequest[Any]:
         """Return the request with the context in place of the history."""
+        self._results = []
         if context.is_fallback:
             return self._request
         system = [message for message in self._request.messages if isinstance(message, SystemMessage)]
         new = [message for message in self._new if not isinstance(message, SystemMessage)]
-        return self._request.override(messages=[*system, *from_stored(context.messages, self.shape), *new])
+        served = from_stored(context.messages, self.shape)
+        self._results = unanswered(served, new)
+        return self._request.override(messages=[*system, *served, *self._results, *new])
 
     def turn(self, done: ModelCall[ModelResponse[Any]]) -> dict[str, Any]:
         """Return what is to be stored; nothing if there is nothing."""
-        messages = to_stored([*self._new, *done.result.result], self.shape)
+        messages = to_stored([*self._results, *self._new, *done.result.result], self.shape)
         replies = [message for message in done.result.result if isinstance(message, AIMessage)]
         usage = usage_of(replies[-1], self.shape) if replies else None
         version = None if done.context.is_fallback else done.context.version

@@ -107,6 +107,26 @@ def test_an_agent_with_a_tool(client: Client, thread: dict[str, Any], checkpoint
     assert len(stored(client, thread)) == 6
 
 
+@tool("weather")
+def fails(city: str) -> str:
+    """Fail to tell the weather."""
+    raise RuntimeError(f"no weather in {city}")
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_tool_that_raised(client: Client, thread: dict[str, Any], checkpointed: bool) -> None:
+    fake = model(reply("", tool_calls=[CALL]), reply("A joke."))
+    saver = InMemorySaver() if checkpointed else None
+    agent = create_agent(fake, [fails], middleware=[PalimpsestMiddleware(client)], checkpointer=saver)
+    with pytest.raises(RuntimeError, match="no weather"):
+        agent.invoke({"messages": [HumanMessage("Weather in Oslo?")]}, thread)
+    agent.invoke({"messages": [HumanMessage("Then a joke.")]}, thread)
+    assert [type(message) for message in fake.seen[-1]] == [HumanMessage, AIMessage, ToolMessage, HumanMessage]
+    assert fake.seen[-1][2].status == "error"
+    assert len(stored(client, thread)) == 5
+    assert client.context(conversation(client, thread)).warnings == []
+
+
 def test_a_compacted_context_takes_the_place_of_the_state(client: Client, thread: dict[str, Any]) -> None:
     fake = model(*(reply(f"{number} {LONG}") for number in range(20)), reply("Here."), most=30)
     agent = create_agent(fake, middleware=[PalimpsestMiddleware(client)], checkpointer=InMemorySaver())

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_ai import RunContext  # noqa: TC002 - Pydantic AI reads the annotations of a history processor
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ModelContextWindowExceededError, RetryModelRequest
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, SystemPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 
 from palimpsest_client.errors import PalimpsestError
 from palimpsest_client.flows import OVERFLOWS
@@ -37,6 +45,7 @@ STORED: Final = "palimpsest"
 """In a message's metadata, which no model is sent: the conversation that it is stored in."""
 ANSWERED: Final = "palimpsest_answered"
 """The same of its answer: of one that is streamed the run's history has another object."""
+NO_RESULT: Final = "No result was recorded for this tool call."
 _SHAPES: Final[dict[str, Shape]] = {"AnthropicModel": "messages", "OpenAIResponsesModel": "responses"}
 
 
@@ -69,6 +78,7 @@ class PalimpsestHistory(AbstractCapability[Any]):
         self._context: Context | None = None
         self._smaller: Context | None = None
         self._refused = 0
+        self._results: list[ModelMessage] = []
 
     async def for_run(self, ctx: RunContext[Any]) -> PalimpsestHistory:  # noqa: ARG002 - Pydantic AI's interface
         """Return what keeps the state of one run."""
@@ -79,6 +89,7 @@ class PalimpsestHistory(AbstractCapability[Any]):
     ) -> ModelRequestContext:
         """Put the context in the place of the messages that are stored."""
         self._context, smaller, self._smaller = None, self._smaller, None
+        self._results = []
         try:
             identifier = await self._identifier(ctx)
         except PalimpsestError as error:
@@ -91,7 +102,9 @@ class PalimpsestHistory(AbstractCapability[Any]):
             return request_context
         prompt, known = _split(request_context.messages)
         served = _restored(context.messages, known, shape, request_context.model.system)
-        messages = _behind(prompt, [*served, *_new_of(known, identifier)])
+        new = _new_of(known, identifier)
+        self._results = _unanswered(served, new)
+        messages = _behind(prompt, [*served, *self._results, *new])
         return replace(request_context, messages=messages)
 
     async def on_model_request_error(
@@ -165,7 +178,7 @@ class PalimpsestHistory(AbstractCapability[Any]):
     ) -> None:
         """Store what is not stored yet, with the answer if there is one, and mark it."""
         new = _new_of(messages, identifier)
-        if sent := to_sent([*new, *answer], shape):
+        if sent := to_sent([*self._results, *new, *answer], shape):
             await self._client.deliver(identifier, sent, shape=shape, **counted)
         for message in new:
             _mark(message, identifier, STORED)
@@ -190,6 +203,24 @@ def _new_of(messages: Sequence[ModelMessage], identifier: str) -> list[ModelMess
             new.append(message)
         is_answered = marks.get(ANSWERED) == identifier
     return new
+
+
+def _unanswered(served: Sequence[ModelMessage], new: Sequence[ModelMessage]) -> list[ModelMessage]:
+    """Return an error as the result of each call that a context ends with and what is new does not answer.
+
+    A tool that raised leaves such calls behind, and so does a run that was stopped; no API takes another message next.
+    """
+    asked = [any(isinstance(part, UserPromptPart) for part in message.parts) for message in served]
+    newest = served[len(asked) - asked[::-1].index(True) :] if True in asked else served
+    parts = [part for message in newest for part in message.parts]
+    answered = {
+        part.tool_call_id
+        for part in [*parts, *(part for message in new for part in message.parts)]
+        if isinstance(part, ToolReturnPart)
+    }
+    calls = [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in answered]
+    results = [ToolReturnPart(call.tool_name, NO_RESULT, call.tool_call_id, outcome="failed") for call in calls]
+    return [ModelRequest(parts=results)] if results and new else []
 
 
 def _mark(message: ModelMessage, identifier: str, mark: str) -> None:

@@ -124,6 +124,26 @@ def test_a_run_that_is_streamed(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_a_tool_that_raised(name: str, shape: Shape) -> None:
+    async def talk() -> None:
+        async with AsyncClient(URL, KEY) as client:
+            agent = Agent(model_of(shape), capabilities=[PalimpsestHistory(client)])
+
+            @agent.tool_plain
+            def look_up(key: str) -> str:
+                raise ZeroDivisionError(key)
+
+            with pytest.raises(ZeroDivisionError):
+                await agent.run(ASKED[1], conversation_id=name)
+            assert (await agent.run(ASKED[3], conversation_id=name)).output == ANSWERED[3]
+            (found,) = (await client.list_conversations(external_id=name)).data
+            assert json.dumps(stored(found["id"])).count("No result was recorded") >= 2
+            assert (await client.context(found["id"])).warnings == []
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_prompt_that_is_too_long_is_sent_again_with_less(name: str, shape: Shape) -> None:
     async def talk() -> None:
         async with AsyncClient(URL, KEY) as client:
