@@ -27,10 +27,11 @@ REMEMBERED_ROWS: Final = 100_000
 """Rows whose digest a process remembers, at some hundred bytes each."""
 LISTS: Final[Mapping[Shape, str]] = {"messages": "messages", "chat": "messages", "responses": "input"}
 """What the list of rows is called."""
-_INSTRUCTS: Final = frozenset({"system", "developer"})
+_INSTRUCTS: Final = ("system", "developer")
+"""Compared one by one, as what follows: any JSON value may stand in their place, and a set would ask for its hash."""
 _END_BYTES: Final = 24
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
-_TEXTS: Final = frozenset({"text", "input_text", "output_text"})
+_TEXTS: Final = ("text", "input_text", "output_text")
 _MARK: Final = CACHE_MARK.encode()
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -184,7 +185,7 @@ def canonical(row: Any, *, marked: bool = True) -> Any:
     content = row.get("content")
     if isinstance(content, list) and len(content) == 1 and _is_bare_text(content[0]):
         row = {**row, "content": content[0]["text"]}
-    if row.get("type") == "message" and row.get("role") in {"user", *_INSTRUCTS}:
+    if row.get("type") == "message" and row.get("role") in ("user", *_INSTRUCTS):
         # What an item is where it does not say.
         row = {name: value for name, value in row.items() if name != "type"}
     return row

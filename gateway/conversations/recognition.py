@@ -338,7 +338,7 @@ def decoded(shape: Shape, row: Any) -> Decoded:
     if shape != "messages":
         return codecs.decode(shape, row)
     role, content = row.get("role"), row.get("content")
-    if role not in {"user", "assistant"} or not isinstance(content, str | list):
+    if role not in ("user", "assistant") or not isinstance(content, str | list):
         raise ShapeError("Expected a message of the user's or the assistant's.")
     return Decoded(str(role), content)
 

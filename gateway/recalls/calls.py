@@ -69,7 +69,7 @@ def _has_its_own(tools: bytes) -> bool:
     except msgspec.DecodeError:
         # What cannot be read here is left as it is.
         return True
-    return any(isinstance(tool, dict) and NAME in {tool.get("name"), _function(tool).get("name")} for tool in every)
+    return any(isinstance(tool, dict) and NAME in (tool.get("name"), _function(tool).get("name")) for tool in every)
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -34,6 +34,15 @@ ODD: Final = (
     "1e999",
     "{}",
     "5",
+    '[{"name":{"recall":"recall"}},{"name":"recall"}]',
+)
+ODD_ROWS: Final = (
+    {"role": "user", "content": [{"type": {"a": 1}, "text": "x"}]},
+    {"role": "user", "content": [{"type": ["text"], "text": "x"}]},
+    {"role": {"user": 1}, "content": "x"},
+    {"role": ["system"], "content": "x"},
+    {"type": "message", "role": {"user": 1}, "content": "x"},
+    {"type": {"message": 1}, "role": "user", "content": "x"},
 )
 OF_REQUESTS: Final = ("user", "model", "metadata", "safety_identifier", "tools", "n", "litellm_session_id")
 
@@ -260,6 +269,16 @@ def test_odd_json_goes_on_as_it_came(room: Room, body: bytes) -> None:
     chat = Chatter(room, "messages")
     chat.ask("after something odd")
     room.eventually_stored(chat.name, 2)
+
+
+@pytest.mark.parametrize("shape", PATHS)
+@pytest.mark.parametrize("row", ODD_ROWS)
+def test_odd_rows_are_the_providers_to_refuse(room: Room, shape: str, row: dict[str, Any]) -> None:
+    rows = [{"role": "user", "content": f"odd {shape} {row}"}, {"role": "assistant", "content": "Yes."}, row]
+    body = json.dumps({"model": "m", "input" if shape == "responses" else "messages": rows}).encode()
+    for _ in range(2):  # the second time there may be something that it goes on from
+        assert room.client.post(PATHS[shape], content=body).status_code == 200
+        assert room.providers.asked[-1].raw == body
 
 
 def test_prefix_of_another_tenant_is_nobodys_whatever_is_named(room: Room) -> None:
