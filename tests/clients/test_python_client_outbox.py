@@ -112,6 +112,35 @@ def test_no_task_waits_for_turns_that_are_being_sent(proxy: FaultyProxy, key: st
     asyncio.run(talk())
 
 
+def test_a_turn_that_is_cut_off_while_it_waits_for_others(proxy: FaultyProxy, key: str, conversation: str) -> None:
+    answers = threading.Event()
+    proxy.always = answers.wait
+    noted: list[KeptTurn] = []
+
+    async def talk() -> None:
+        outbox = Outbox(on_kept=lambda turn, _: noted.append(turn))
+        async with AsyncClient(proxy.url, key, outbox=outbox) as client:
+            first = asyncio.create_task(client.deliver(conversation, [request("a")]))
+            try:
+                await asyncio.to_thread(eventually, lambda: proxy.seen)
+                waiting = asyncio.create_task(client.deliver(conversation, [answer("b")]))
+                await asyncio.sleep(0)  # one turn of the loop, with which it begins to wait
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            finally:
+                answers.set()
+            turn = await first
+            assert turn is not None
+            assert turn.first_seq == 0
+            assert labels(await client.context(conversation)) == ["a", "b"]
+            assert len(client.outbox) == 0
+
+    asyncio.run(talk())
+    # Once when it is left, once when it goes out.
+    assert [(turn.body["messages"], turn.begun) for turn in noted] == [([answer("b")], False), ([answer("b")], True)]
+
+
 def test_turns_that_wait_share_the_time_of_a_context(proxy: FaultyProxy, key: str, conversation: str) -> None:
     # Each of them takes a second, and there are two for sending.
     proxy.then(*[Refused(503, {"retry-after": "1"}), None] * 3)

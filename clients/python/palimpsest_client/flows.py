@@ -21,6 +21,7 @@ from palimpsest_client.calls import (
 )
 from palimpsest_client.errors import (
     ApiError,
+    OutboxFullError,
     PalimpsestError,
     PermissionDeniedError,
     UnexpectedSeqError,
@@ -326,13 +327,27 @@ class Flows:
             return Turn(found["first_seq"], found["last_seq"], found["context_tokens"], found["check"], replayed)
 
     def _send_line_locked(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
-        lock = yield Acquire(conversation_id)
+        try:
+            lock = yield Acquire(conversation_id)
+        except BaseException:
+            # Cut off before it had its turn: it goes out behind those that it waited for.
+            if own is not None:
+                self._leave(own)
+            raise
         try:
             if own is not None:
                 self.outbox.add(own)
             return (yield from self._send_line(conversation_id, timeout, own))
         finally:
             lock.release()
+
+    def _leave(self, turn: KeptTurn) -> None:
+        try:
+            self.outbox.add(turn)
+        except OutboxFullError as error:
+            log.error("a turn of %s is lost: %s", turn.conversation_id, error)
+        else:
+            self.outbox.keep(turn, None)
 
     def _send_line(self, conversation_id: str, timeout: float, own: KeptTurn | None = None) -> Flow[Turn | None]:
         """Send the turns of a conversation in order; return what became of the caller's own, None if it stays."""
@@ -344,8 +359,8 @@ class Flows:
             if not turns:
                 return done
             turn = turns[0]
-            # Once it is stored, what it told of as lost may come after it.
-            is_own = own is not None and done is None and len(turns) == 1
+            # Known by its messages, as its key may change. Once stored, it may be put again with what was lost.
+            is_own = own is not None and done is None and turn.body["messages"] is own.body["messages"]
             try:
                 self._caller.check()
                 self._caller.left(ends, min(timeout / 2, FAIR_SECONDS))
