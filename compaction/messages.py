@@ -223,9 +223,9 @@ def _acceptable_call(block: dict[str, Any]) -> dict[str, Any] | None:
     )
 
 
-def call_id(identifier: str) -> str:
-    """Return a call's id as the Messages API takes one; two ids stay two."""
-    if _IDENTIFIER.match(identifier):
+def call_id(identifier: str, most: int = 512) -> str:
+    """Return a call's id as the Messages API takes one, of so many characters at most; two ids stay two."""
+    if _IDENTIFIER.match(identifier) and len(identifier) <= most:
         return identifier
     return f"call_{hashlib.sha256(identifier.encode()).hexdigest()[:32]}"
 

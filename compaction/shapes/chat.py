@@ -27,6 +27,8 @@ REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thin
 """Fields of an answer that go back to the model that made it, and to no other."""
 INSTRUCTS: Final = ("system", "developer")
 _SAYS: Final = ("content", "tool_calls", "function_call", "refusal", "audio")
+LONGEST_ID: Final = 40
+"""Characters of a call's id; other APIs have longer ones, and what came in this shape a provider has taken."""
 FUNCTION: Final = "function:"
 """Begins the id of a call by the deprecated `function_call`, which has none of its own."""
 
@@ -165,7 +167,7 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tupl
 
     `sent` has what was sent in this shape, by seq. Results stand directly after their calls, images in them after all.
     """
-    encoder = _Encoder(sent)
+    encoder = _Encoder(sent, inner.answered_calls(view))
     for role, group in groupby(view, key=lambda message: message.role):
         if role == "assistant":
             encoder.answers(list(group))
@@ -175,10 +177,11 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tupl
 
 
 class _Encoder:
-    def __init__(self, sent: Mapping[int, SentMessage]) -> None:
+    def __init__(self, sent: Mapping[int, SentMessage], answered: frozenset[str]) -> None:
         self.messages: list[Any] = []
         self.left_out: list[LeftOut] = []
         self._sent = sent
+        self._answered = answered
         self._ids = {
             call_id(identifier): identifier for each in sent.values() for identifier in _identifiers(each.value)
         }
@@ -189,11 +192,25 @@ class _Encoder:
         others: list[Any] = []
         for message in group:
             sent = self._sent.get(message.seq)
-            if sent is not None and sent.decoded.content == message.content:
+            if sent is not None and sent.decoded.content == message.content and self._is_as_called(sent):
                 (results if sent.value.get("role") in {"tool", "function"} else others).append(inner.raw(sent))
             else:
                 self._rebuilt(message, sent, results, others)
         self.messages += [*results, *others]
+
+    def _id(self, identifier: str) -> str:
+        """Return the id by which a call is shown, given its inner one: as it was sent, if that was in this shape.
+
+        That of an open call stays, as the client names it in the result that is still to come.
+        """
+        if identifier in self._ids or identifier not in self._answered:
+            return self._ids.get(identifier, identifier)
+        return call_id(identifier, LONGEST_ID)
+
+    def _is_as_called(self, sent: SentMessage) -> bool:
+        """Tell whether a message names its call as that is shown; the call may have come in another shape."""
+        given = sent.value.get("tool_call_id")
+        return not isinstance(given, str) or self._id(call_id(given)) == given
 
     def _rebuilt(self, message: ViewMessage, sent: SentMessage | None, results: list[Any], others: list[Any]) -> None:
         kept = _kept_parts(sent)
@@ -215,14 +232,14 @@ class _Encoder:
 
     def _result(self, block: Block, sent: SentMessage | None) -> dict[str, Any]:
         """Return a result; of one that was cut everything but its content is as it was sent."""
-        text = text_of_result(block)
+        text, identifier = text_of_result(block), str(block.get("tool_use_id"))
         if sent is not None and isinstance(sent.decoded.content, list):
             was = sent.decoded.content[0]
             if was.get("tool_use_id") == block.get("tool_use_id"):
                 same = was.get("content") == block.get("content")
-                return {**sent.value, "content": sent.value.get("content") if same else text}
-        identifier = str(block.get("tool_use_id"))
-        return {"role": "tool", "tool_call_id": self._ids.get(identifier, identifier), "content": text}
+                named = {"tool_call_id": self._id(identifier)} if "tool_call_id" in sent.value else {}
+                return {**sent.value, **named, "content": sent.value.get("content") if same else text}
+        return {"role": "tool", "tool_call_id": self._id(identifier), "content": text}
 
     def _media(self, block: Block, seq: int) -> list[Any]:
         content = block.get("content")
@@ -288,9 +305,8 @@ class _Encoder:
         return {**rest, "tool_calls": wanted} if wanted else rest
 
     def _call(self, block: Block) -> dict[str, Any]:
-        identifier = str(block.get("id"))
         function = {"name": str(block.get("name"))[:64], "arguments": arguments_text(block)}
-        return {"id": self._ids.get(identifier, identifier), "type": "function", "function": function}
+        return {"id": self._id(str(block.get("id"))), "type": "function", "function": function}
 
 
 def _as_one(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

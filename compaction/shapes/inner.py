@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, call_id, tool_name
+from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, blocks, call_id, tool_name
 from compaction.tokens import CHARS_PER_TOKEN, DOCUMENT_TOKENS, IMAGE_TOKENS, json_text
 
 Part = dict[str, Any]
@@ -152,6 +152,12 @@ def url_of(source: Any) -> str | None:
             return str(source["url"])
         case _:
             return None
+
+
+def answered_calls(view: Iterable[Any]) -> frozenset[str]:
+    """Return the inner ids of the calls whose results are in a view; the ids of others are for a client to name."""
+    every = (block for message in view for block in blocks(message.content))
+    return frozenset(str(block["tool_use_id"]) for block in every if block.get("type") == "tool_result")
 
 
 def simplest(parts: Sequence[Part]) -> Content:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import INSTRUCTION, ITEM, THINKING, blocks
+from compaction.messages import INSTRUCTION, ITEM, THINKING, blocks, call_id
 from compaction.shapes import inner
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING, arguments_text, spoken, text_of_result, what_is
@@ -36,6 +36,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "mcp_approval_response": "mcp_approval_request",
 }
 """Answers to calls, and to which."""
+LONGEST_ID: Final = 64
+"""Characters of a call's id; other APIs have longer ones, and what came in this shape a provider has taken."""
 SEALED: Final = frozenset({"reasoning", "compaction", "compaction_summary"})
 """Items that only the provider that made them can read."""
 _APPROVED: Final = "approved"
@@ -227,7 +229,7 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tupl
     `sent` has what was sent in this shape, by seq. An item whose reasoning is not shown goes without its id, by which
     the API would look for it; reasoning that no item follows is left out.
     """
-    encoder = _Encoder(sent)
+    encoder = _Encoder(sent, inner.answered_calls(view))
     encoder.put_in_words(view)
     before = -1
     for role, group in groupby(view, key=lambda message: message.role):
@@ -241,10 +243,11 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tupl
 
 
 class _Encoder:
-    def __init__(self, sent: Mapping[int, SentMessage]) -> None:
+    def __init__(self, sent: Mapping[int, SentMessage], answered: frozenset[str]) -> None:
         self.items: list[Any] = []
         self.left_out: list[LeftOut] = []
         self._sent = sent
+        self._answered = answered
         self._called: dict[str, tuple[str, str]] = {}
         """Of each call so far by its inner id, the id and the type that it was sent with."""
         self._in_words: set[str] = set()
@@ -267,7 +270,8 @@ class _Encoder:
         others: list[Any] = []
         for message in group:
             sent = self._sent.get(message.seq)
-            if sent is not None and sent.decoded.content == message.content and not self._is_in_words(message):
+            is_same = sent is not None and sent.decoded.content == message.content and self._is_as_called(sent)
+            if sent is not None and is_same and not self._is_in_words(message):
                 (results if sent.value.get("type") in OUTPUTS else others).append(inner.raw(sent))
             else:
                 self._rebuilt(message, sent, results, others)
@@ -297,11 +301,21 @@ class _Encoder:
         own: dict[str, Any] = {}
         if sent is not None and sent.value.get("type") in OUTPUTS and isinstance(sent.decoded.content, list):
             was = sent.decoded.content[0]
-            if was == block:
-                return dict(sent.value)
             own = dict(sent.value) if was.get("tool_use_id") == identifier else {}
+            if own and not self._is_as_called(sent):
+                own["call_id"] = self._called[identifier][0]
+            if was == block:
+                return own
         known, kind = self._called.get(identifier, (identifier, "function_call"))
         return {**_MADE_UP[kind](known, block), **own, **self._changed(kind, block)}
+
+    def _is_as_called(self, sent: SentMessage) -> bool:
+        """Tell whether an output names its call as that is shown; the call may have come in another shape."""
+        given = sent.value.get("call_id")
+        if not isinstance(given, str) or sent.value.get("type") not in OUTPUTS:
+            return True
+        known, _ = self._called.get(call_id(given), (given, ""))
+        return known == given
 
     def _changed(self, kind: str, block: Block) -> dict[str, Any]:
         """Return the fields of an output that say what the tool returned."""
@@ -359,8 +373,11 @@ class _Encoder:
             if block.get("type") == "tool_use":
                 kind = str(block.get(ITEM, "function_call"))
                 own = sent is not None and sent.value.get("type") == kind
-                identifier = _identifier(kind, sent.value, ()) if own and sent is not None else str(block.get("id"))
-                self._called[str(block.get("id"))] = (identifier, kind)
+                named = str(block.get("id"))
+                # That of an open call stays, as the client names it in the result that is still to come.
+                known = call_id(named, LONGEST_ID) if named in self._answered else named
+                known = _identifier(kind, sent.value, ()) if own and sent is not None else known
+                self._called[named] = (known, kind)
 
     def _without_id(self, message: ViewMessage, sent: SentMessage) -> None:
         """Write an item so that it may stand without the reasoning before it, which is not shown."""

@@ -233,3 +233,32 @@ def test_facts_of_each_message_are_those_of_its_inner_form(given: tuple[Shape, l
 )
 def test_a_turn_is_recognized_where_it_can_only_have_one_shape(turn: dict[str, Any], shape: Shape | None) -> None:
     assert codecs.shape_of(turn) == shape
+
+
+@pytest.mark.parametrize("target", ["chat", "responses"])
+@pytest.mark.parametrize("identifier", [f"toolu_{'long' * 20}", f"{'x' * 50}", "plain"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_ids_of_calls_are_as_long_as_an_api_takes_them(target: Shape, identifier: str, cut: bool) -> None:
+    # The call in one shape, its result in the other, as where the model changes within a tool loop.
+    block = {"type": "tool_use", "id": identifier, "name": "search", "input": {}}
+    result = (
+        {"role": "tool", "tool_call_id": identifier, "content": "said1x " * 200}
+        if target == "chat"
+        else {"type": "function_call_output", "call_id": identifier, "output": "said1x " * 200}
+    )
+    read = codecs.read_sent(as_sent(result), target)
+    turn = [Decoded("user", "Search."), Decoded("assistant", [block]), read.decoded, Decoded("assistant", "Done.")]
+    turn += [Decoded("assistant", [{**block, "id": f"{identifier}2"}]), Decoded("user", [
+        {"type": "tool_result", "tool_use_id": f"{identifier}2", "content": "Found."}])]  # fmt: skip
+    view = view_of(turn)
+    view = cut_tool_results(view, 20).view if cut else view
+    served_messages, _ = served(target, view, {2: read})
+    assert problems(target, served_messages, []) == []
+    named = "tool_call_id" if target == "chat" else "call_id"
+    answered = [message[named] for message in served_messages if named in message and "arguments" not in message]
+    assert len(set(answered)) == 2
+    if identifier == "plain":
+        assert answered == ["plain", "plain2"]
+    # While a call is open its id is the client's to name.
+    still_open, _ = served(target, view_of(turn[:2]), {})
+    assert identifier in json.dumps(still_open)

@@ -2,7 +2,8 @@
 
 "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'" and
 "messages with role 'tool' must be a response to a preceding message with 'tool_calls'" are the refusals behind the
-pairing rules; the calls of a last message may be open. Names: 1..64 of `[a-zA-Z0-9_-]`.
+pairing rules; the calls of a last message may be open. Names: 1..64 of `[a-zA-Z0-9_-]`. "Invalid
+'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40".
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def _of_message(at: int, message: Mapping[str, Any]) -> Iterator[str]:
         yield f"{at}: no content"
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         yield f"{at}: a result without tool_call_id"
+    if role == "tool" and len(message["tool_call_id"]) > 40:
+        yield f"{at}: an id of {len(message['tool_call_id'])} characters"
     yield from _of_content(at, role, content)
 
 

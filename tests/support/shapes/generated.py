@@ -205,7 +205,7 @@ def _item_round(teller: _Teller) -> tuple[list[Message], list[Message]]:
     outputs: list[Message] = []
     for _ in range(teller.number(1, 3)):
         calls += _thought(teller)
-        tie = {"call_id": teller.id("call_", "odd.id:")}
+        tie = {"call_id": teller.id("call_", "odd.id:", f"call_{'long' * 10}")}
         match teller.pick("function", "function", "custom", "shell", "local", "patch", "computer"):
             case "function":
                 given = teller.pick('{"q": "x"}', "", "no json")

@@ -3,7 +3,8 @@
 Behind the pairing rules are the refusals "No tool output found for function call …", "No tool call found for function
 call output …" and "Item 'rs_…' of type 'reasoning' was provided without its required following item"; calls at the end
 may be open. An item that was answered after reasoning goes back with it, or without its id ("… was provided without
-its required 'reasoning' item").
+its required 'reasoning' item"). "Invalid 'input[1].call_id': string too long. Expected a string with maximum
+length 64".
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def _reasoning(items: Sequence[Mapping[str, Any]], after_reasoning: frozenset[st
 
 
 def _of(at: int, item: Mapping[str, Any]) -> Iterator[str]:
+    if item.get("type") in _OUTPUTS and len(_id(item)) > 64:
+        yield f"{at}: an id of {len(_id(item))} characters"
     match item.get("type", "message"):
         case "message":
             yield from _of_message(at, item)
