@@ -413,6 +413,27 @@ def test_a_model_that_refuses_gets_a_smaller_context(client: Client, conversatio
         client.call_model(conversation, broken)
 
 
+def test_a_smaller_context_has_the_turns_that_wait(client: Client, conversation: str, proxy: FaultyProxy) -> None:
+    client.append(conversation, exchanges(20, 200))
+    proxy.always = BUSY
+    assert client.deliver(conversation, [request("late"), answer("later")]) is None
+    proxy.always = None
+    read: list[list[str]] = []
+
+    def call(context: Context) -> str:
+        read.append(labels(context))
+        if len(read) == 1:
+            # There was no time to send it before.
+            client.outbox.add(KeptTurn(conversation, "key", {"messages": [request("last")]}))
+            raise RuntimeError(TOO_LONG)
+        return "well"
+
+    done = client.call_model(conversation, call)
+    assert len(read[1]) < len(read[0])
+    assert [each[-3:] for each in read] == [[read[0][-3], "late", "later"], ["late", "later", "last"]]
+    assert (done.context.kept, len(client.outbox)) == (0, 0)
+
+
 def test_everything_else(client: Client, service: Service) -> None:
     made = client.create_conversation(external_id="a/ü b", user_ref="u/1", system="Be brief.", metadata={"a": 1})
     conversation = made["id"]

@@ -106,9 +106,11 @@ class Flows:
         """
         try:
             can_do_without, place = fallback is not None, (conversation_id, shape, cache_breakpoints)
-            if self.outbox.waiting(conversation_id):
-                return (yield from self._read_with_kept(place, timeout, can_do_without=can_do_without))
-            return (yield from self._read_context(place, timeout, can_do_without=can_do_without))
+
+            def read(seconds: float) -> Flow[Context]:
+                return self._read_context(place, seconds, can_do_without=can_do_without)
+
+            return (yield from self._with_what_waits(conversation_id, timeout, read, can_do_without=can_do_without))
         except PalimpsestError as error:
             if fallback is None:
                 raise
@@ -189,16 +191,21 @@ class Flows:
         error: str | dict[str, Any] | None = None,
         shape: Shape | None = None,
     ) -> Flow[Context]:
-        """Say that a model refused the context as too long, and return a smaller one.
+        """Say that a model refused the context as too long, and return a smaller one, with the turns that wait.
 
         snapshot_version: the `version` of the context that was refused. error: what the model's API answered.
         shape: the one to serve; None: that of the conversation.
         """
         body = given(snapshot_version=snapshot_version, error=error, shape=shape)
-        request = Request("POST", path_of("conversations", conversation_id, "overflow"), body=body)
-        acknowledged = self._next_seqs.get(conversation_id, 0)
-        answer = yield from self._caller.send(request, safe=False)
-        return self._context_of(conversation_id, answer.body, shape, acknowledged)
+        path = path_of("conversations", conversation_id, "overflow")
+
+        def read(seconds: float) -> Flow[Context]:
+            request = Request("POST", path, body=body, deadline=seconds)
+            acknowledged = self._next_seqs.get(conversation_id, 0)
+            answer = yield from self._caller.send(request, safe=False)
+            return self._context_of(conversation_id, answer.body, shape, acknowledged)
+
+        return self._with_what_waits(conversation_id, CALL_SECONDS, read, can_do_without=False)
 
     def call_model(
         self,
@@ -239,19 +246,22 @@ class Flows:
         if next_seq < acknowledged:
             self.outbox.lose(conversation_id, next_seq, acknowledged)
 
-    def _read_with_kept(self, place: Place, timeout: float, *, can_do_without: bool) -> Flow[Context]:
+    def _with_what_waits(
+        self, conversation_id: str, timeout: float, read: Callable[[float], Flow[Context]], *, can_do_without: bool
+    ) -> Flow[Context]:
         """Send what waits, and return the context with what still does; meanwhile nobody else sends it.
 
         Half of the time may pass until nobody else does, and half of the rest with sending: some is left to read.
         """
+        if not self.outbox.waiting(conversation_id):
+            return (yield from read(timeout))
         ends = self._caller.ends_in(timeout)
         if can_do_without:
             self._caller.check()
-        conversation_id = place[0]
         lock = yield Acquire(conversation_id, timeout / 2)
         try:
             yield from self._send_line(conversation_id, self._caller.left(ends) / 2)
-            context = yield from self._read_context(place, self._caller.left(ends), can_do_without=can_do_without)
+            context = yield from read(self._caller.left(ends))
             return self._with_kept(context, conversation_id)
         finally:
             lock.release()

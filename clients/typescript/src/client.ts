@@ -11,7 +11,7 @@ import type {
   RestorePlanOut,
   TurnOut,
 } from "./schema.js";
-import { OTHER_SHAPE, type Operation, Transport, isInAHeader, left, parse } from "./transport.js";
+import { CALL_TIMEOUT, OTHER_SHAPE, type Operation, Transport, isInAHeader, left, parse } from "./transport.js";
 
 export type StoredMessage = MessageOut;
 export type Run = Operations["GET /v1/runs/{run_id}"]["answer"];
@@ -156,14 +156,21 @@ export class Client {
     }
   }
 
-  /** Say that a model refused the context as too long, and return a smaller one. */
+  /** Say that a model refused the context as too long, and return a smaller one, with the turns that wait. */
   async overflow<S extends Shape = "messages">(
     conversationId: string,
     body: Omit<Body<"POST /v1/conversations/{conversation_id}/overflow">, "shape"> & { readonly shape?: S } = {},
   ): Promise<Context<S>> {
     const operation = "POST /v1/conversations/{conversation_id}/overflow";
-    const answer = await this.#transport.send(operation, { path: [conversationId], body, safe: false });
-    return contextOf(answer.text, body.shape);
+    const read = async () => {
+      const answer = await this.#transport.send(operation, { path: [conversationId], body, safe: false });
+      return contextOf(answer.text, body.shape);
+    };
+    if (!this.outbox.waiting(conversationId).length) return read();
+    return this.#inTurn(conversationId, async () => {
+      await this.#sendTurns(conversationId, CALL_TIMEOUT / 2);
+      return this.#withKept(conversationId, await read(), body.shape);
+    });
   }
 
   /** Make a conversation; the same `external_id` again returns the one that has it. */

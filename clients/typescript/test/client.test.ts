@@ -277,6 +277,22 @@ test("a model that refuses gets a smaller context", async () => {
   await assert.rejects(client.callModel(id, () => Promise.reject(new RangeError("broken"))), RangeError);
 });
 
+test("a smaller context has the turns that wait", async () => {
+  const { client } = faulty();
+  const id = await begin(client);
+  const long = Array.from({ length: 40 }, (_, at) => ({ role: at % 2 ? "assistant" : "user", content: `${at} `.repeat(300) }) as Message);
+  await client.append(id, long);
+  const ends: unknown[] = [];
+  const { context } = await client.callModel(id, async ({ messages }) => {
+    ends.push(messages.at(-1)!.content);
+    if (ends.length > 1) return "well";
+    // There was no time to send it before.
+    client.outbox.add({ conversationId: id, idempotencyKey: "key", body: { messages: [user("late")] } });
+    throw new Error(TOO_LONG);
+  });
+  assert.deepEqual([ends.at(-1), context.kept, client.outbox.size], ["late", 0, 0]);
+});
+
 test("everything else", async () => {
   const { client } = faulty();
   const made = await client.createConversation({ external_id: "from typescript", system: "Be brief." });
