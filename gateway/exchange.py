@@ -172,7 +172,11 @@ class PassedRequest:
         error, response = await look_at(response)
         if not error or not refusals.is_too_long(error):
             return response, prepared
-        shorter = await refusals.smaller(self._services, self._caller, prepared, error)
+        try:
+            shorter = await refusals.smaller(self._services, self._caller, prepared, error)
+        except BaseException:
+            response.close()
+            raise
         if shorter is None:
             return response, prepared
         response.close()

@@ -48,6 +48,10 @@ async def look_at(response: ProviderAnswer) -> tuple[str, ProviderAnswer]:
         pass
     except Exception:  # noqa: BLE001 - what cannot be read here the client may, and what breaks breaks again
         following = following if following is not None and following.done() else None
+    except BaseException:
+        # Nobody waits for it any more: the client has gone away.
+        _Kept(response, kept, following, chunks).close()
+        raise
     return refusal or "", _Kept(response, kept, following, chunks)
 
 

@@ -241,6 +241,23 @@ def test_client_that_goes_away_takes_its_call_with_it(room: Room) -> None:
     assert {"aborted": True} in noted
 
 
+def test_client_that_goes_away_while_a_beginning_is_looked_at_takes_its_call_with_it(room: Room) -> None:
+    # A long one, which may be refused within its stream: nothing of it is passed on before that is known.
+    room.providers.model = lambda _: Says("one two three")
+    room.providers.held.clear()
+    room.providers.hold_after = 1
+    body = json.dumps(asking("responses", "leave " * 8_000, stream=True)).encode()
+    url = urlsplit(room.gateway.url)
+    connection = HTTPConnection(url.hostname or "", url.port or 0)
+    headers = {"authorization": f"Bearer {room.tenant.key}", "content-type": "application/json"}
+    connection.request("POST", "/v1/responses", body, headers)
+    room.providers.held.wait()
+    connection.close()
+    asked = room.providers.asked[-1]
+    eventually(asked.ended.is_set)
+    assert asked.is_cut
+
+
 def test_stream_that_breaks_breaks_and_is_no_fault_of_ours(room: Room, caplog: pytest.LogCaptureFixture) -> None:
     room.providers.model = lambda _: Says("one two three four five six")
     room.providers.cut_after = 6
