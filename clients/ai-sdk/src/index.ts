@@ -8,7 +8,7 @@ import type {
   LanguageModelV4Usage,
   SharedV4Warning,
 } from "@ai-sdk/provider";
-import { type Client, type Context, type Shape, isTooLong, marked } from "palimpsest-context-client";
+import { type Client, type Context, OutboxFullError, type Shape, isTooLong, marked } from "palimpsest-context-client";
 import { Gathering } from "./gathering.js";
 import { replyOf } from "./parts.js";
 import { codecOf } from "./shapes.js";
@@ -90,12 +90,18 @@ export function palimpsest(
     // The reply will be in the next prompt; with it the SDK gives one message for each that is stored here.
     done += reply ? 1 : 0;
     const counted = usage && codec.usage(usage);
-    if (messages.length)
+    if (!messages.length) return;
+    try {
       await client.deliver(conversationId, messages, {
         shape: codec.shape,
         ...(counted && { usage: counted }),
         ...(context.isFallback ? {} : { snapshot_version: context.version }),
       });
+    } catch (error) {
+      if (!(error instanceof OutboxFullError)) throw error;
+      // The service has been away for long: the chat goes on, as the answer is there.
+      console.warn(`a turn of ${conversationId} is not stored: ${error.message}`);
+    }
   }
 
   return {

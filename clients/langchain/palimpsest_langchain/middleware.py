@@ -10,7 +10,7 @@ from langchain.agents.middleware.types import ExtendedModelResponse, PrivateStat
 from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.config import get_config
 from langgraph.types import Command
-from palimpsest_client import PalimpsestError
+from palimpsest_client import OutboxFullError, PalimpsestError
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
 from palimpsest_langchain.messages import from_stored, shape_of, to_stored, unanswered, usage_of
@@ -87,8 +87,11 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         done = client.call_model(
             identifier, lambda context: handler(call.request_with(context)), fallback=list, shape=call.shape
         )
-        if turn := call.turn(done):
-            client.deliver(identifier, **turn)
+        try:
+            if turn := call.turn(done):
+                client.deliver(identifier, **turn)
+        except OutboxFullError as error:
+            return call.not_stored(done.result, identifier, error)
         return call.answer(done.result, identifier)
 
     async def awrap_model_call(
@@ -108,8 +111,11 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
             return await handler(call.request_with(context))
 
         done = await client.call_model(identifier, with_context, fallback=list, shape=call.shape)
-        if turn := call.turn(done):
-            await client.deliver(identifier, **turn)
+        try:
+            if turn := call.turn(done):
+                await client.deliver(identifier, **turn)
+        except OutboxFullError as error:
+            return call.not_stored(done.result, identifier, error)
         return call.answer(done.result, identifier)
 
     def _known(self, request: ModelRequest[Any]) -> str | None:
@@ -161,6 +167,13 @@ class _Call:
         stored = len(self._request.messages) + len(response.result)
         update = {"palimpsest_stored": stored, CONVERSATION: identifier}
         return ExtendedModelResponse(model_response=response, command=Command(update=update))
+
+    def not_stored(
+        self, response: ModelResponse[Any], identifier: str, error: PalimpsestError
+    ) -> ExtendedModelResponse[Any]:
+        """Return the model's response; what the state has of it is still to be stored, and is with the next call."""
+        log.error("a turn of %s is not stored yet: %s", identifier, error)
+        return ExtendedModelResponse(model_response=response, command=Command(update={CONVERSATION: identifier}))
 
 
 def _without_service(request: ModelRequest[Any], error: PalimpsestError) -> ModelRequest[Any]:

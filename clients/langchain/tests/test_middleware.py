@@ -13,7 +13,7 @@ from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from palimpsest_client import AsyncClient, Client
+from palimpsest_client import AsyncClient, Client, Outbox
 from pydantic import Field
 
 from palimpsest_langchain import PalimpsestMiddleware, from_stored, to_stored
@@ -149,6 +149,20 @@ def test_the_service_is_away(client: Client, thread: dict[str, Any]) -> None:
         assert [message.content for message in fake.seen[-1]] == ["a", "one", "b"]
         kept = [turn.body["messages"] for turn in away.outbox.waiting("conv_of_this_thread")]
     assert [[each["content"] for each in turn] for turn in kept] == [["a", "one"], ["b", "two"]]
+
+
+def test_the_service_is_away_for_so_long_that_no_turn_can_wait_any_more(client: Client, thread: dict[str, Any]) -> None:
+    fake, saver = model(reply("one"), reply("two"), reply("three")), InMemorySaver()
+    with Client("http://127.0.0.1:9", KEY, outbox=Outbox(limit=1)) as away:
+        middleware = PalimpsestMiddleware(away, conversation=lambda _: "conv_of_this_thread")
+        agent = create_agent(fake, middleware=[middleware], checkpointer=saver)
+        for text in ("a", "b"):
+            result = agent.invoke({"messages": [HumanMessage(text)]}, thread)
+        assert [message.content for message in result["messages"]] == ["a", "one", "b", "two"]
+        assert len(away.outbox) == 1
+    agent = create_agent(fake, middleware=[PalimpsestMiddleware(client)], checkpointer=saver)
+    agent.invoke({"messages": [HumanMessage("c")]}, thread)
+    assert [message["content"] for message in stored(client, thread)] == ["b", "two", "c", "three"]
 
 
 def test_asyncio(client: Client, thread: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from agents.memory import SessionSettings
 
-from palimpsest_client.errors import UnexpectedSeqError, UnreachableError
+from palimpsest_client.errors import OutboxFullError, UnexpectedSeqError, UnreachableError
+from palimpsest_client.outbox import log
 
 if TYPE_CHECKING:
     from agents import RunContextWrapper, TResponseInputItem
@@ -104,6 +105,16 @@ class PalimpsestSession:
         if self._own is not None:
             self._own += messages
         emptied, self._emptied = self._emptied, None
+        try:
+            await self._deliver(identifier, messages, turn, emptied)
+        except OutboxFullError as error:
+            # The run goes on; the session's own copy has them.
+            self._emptied = emptied
+            log.error("items of %s are not stored: %s", identifier, error)
+
+    async def _deliver(
+        self, identifier: str, messages: list[Message], turn: dict[str, Any], emptied: int | None
+    ) -> None:
         if emptied is not None:
             try:
                 await self._client.deliver(identifier, messages, replace_from=0, expected_next_seq=emptied + 1, **turn)

@@ -23,7 +23,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from palimpsest_client.errors import PalimpsestError
+from palimpsest_client.errors import OutboxFullError, PalimpsestError
 from palimpsest_client.flows import OVERFLOWS
 from palimpsest_client.outbox import log
 from palimpsest_client.pydantic_ai_messages import from_served, to_sent
@@ -136,7 +136,12 @@ class PalimpsestHistory(AbstractCapability[Any]):
         version = None if context.is_fallback else context.version
         shape = self._shape or shape_of(request_context.model)
         usage = _usage(response, shape)
-        await self._store(identifier, ctx.messages, shape, response, usage=usage, snapshot_version=version)
+        try:
+            await self._store(identifier, ctx.messages, shape, response, usage=usage, snapshot_version=version)
+        except OutboxFullError as error:
+            # What the run's history has of it is stored with the next request.
+            log.error("a turn of %s is not stored yet: %s", identifier, error)
+            return response
         _mark(ctx.messages[-1], identifier, ANSWERED)
         return response
 

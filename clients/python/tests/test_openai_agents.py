@@ -155,6 +155,9 @@ def test_the_service_is_away(name: str) -> None:
             client._http.base_url = "http://127.0.0.1:9"
             await session.add_items(items("b"))
             assert await session.get_items() == items("a", "b")
+            client.outbox._limit = 1
+            await session.add_items(items("c"))
+            assert await session.get_items() == items("a", "b", "c")
             with pytest.raises(UnreachableError):
                 await session.pop_item()
             client._http.base_url = URL

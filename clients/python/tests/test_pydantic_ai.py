@@ -29,7 +29,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, Ope
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from palimpsest_client import AsyncClient, Client
+from palimpsest_client import AsyncClient, Client, Outbox
 from palimpsest_client.pydantic_ai import PalimpsestHistory, shape_of
 from palimpsest_client.pydantic_ai_messages import from_served, to_sent
 
@@ -187,6 +187,22 @@ def test_the_service_is_away(name: str) -> None:
             assert sum(len(turn.body["messages"]) for turn in turns) == len(to_sent(result.all_messages(), "responses"))
             agent = agent_of("chat", PalimpsestHistory(away))
             assert (await agent.run(ASKED[0], conversation_id=name)).output == ANSWERED[0]
+
+    asyncio.run(talk())
+
+
+def test_the_service_is_away_for_so_long_that_no_turn_can_wait_any_more(name: str) -> None:
+    async def talk() -> None:
+        full = Outbox(limit=0)
+        async with AsyncClient("http://127.0.0.1:9", KEY, outbox=full) as away, AsyncClient(URL, KEY) as client:
+            agent = agent_of("chat", PalimpsestHistory(away, conversation=lambda _: "conv_of_this_run"))
+            result = await agent.run(ASKED[0], conversation_id=name)
+            assert result.output == ANSWERED[0]
+            agent = agent_of("chat", PalimpsestHistory(client))
+            await agent.run(ASKED[3], message_history=result.all_messages(), conversation_id=name)
+            (found,) = (await client.list_conversations(external_id=name)).data
+            whole = json.dumps([each["original"] for each in stored(found["id"])])
+            assert [whole.count(f'"{text}"') for text in (ASKED[0], ANSWERED[0], ASKED[3])] == [1, 1, 1]
 
     asyncio.run(talk())
 
