@@ -213,7 +213,9 @@ async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, 
     if new:
         await _keep(services, tenant_id, conversation_id, read.search.through, new)
     hits = ranking.hits[: hits_for(wanted.max_tokens)]
-    near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq))
+    # What stands before a message belongs to it, such as the call of a result; what comes after the last is another's.
+    _, last = _span(wanted)
+    near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq) if seq <= last)
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)

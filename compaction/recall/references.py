@@ -79,6 +79,11 @@ def message(seq: int) -> str:
     return f"m{seq}"
 
 
+def of_range(first: int, last: int) -> str:
+    """Return the reference of the messages from one to another, both included."""
+    return message(first) if first == last else f"{message(first)}-{message(last)}"
+
+
 def block(seq: int, index: int) -> str:
     """Return the reference of a message's block."""
     return f"m{seq}.{index}"

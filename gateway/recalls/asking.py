@@ -14,15 +14,16 @@ from api.http.bodies import read
 from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecallIn
 from compaction.recall.framing import framed, framed_with_past
+from compaction.recall.references import of_range
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.lineage import past_of
 from runtime import ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from api.actions.caller import Caller
+    from api.actions.recall import Recalled
     from gateway.recalls.calls import RecallCall
     from gateway.recalls.lineage import Asker, Past
 
@@ -57,7 +58,7 @@ async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCal
         async with asyncio.timeout(SECONDS):
             wanted = read(body, RecallIn, caller.services.strict)
             past = await caller.run(past_of, asker)
-            text = await _recalled(caller, asker.conversation_id, past, wanted)
+            text = await _recalled(caller, asker, past, wanted)
     except ProblemError as problem:
         at = f" (at {problem.pointer})" if problem.pointer else ""
         return AnsweredCall(call.id, f"{problem.detail}{at}", is_error=True)
@@ -67,12 +68,12 @@ async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCal
     return AnsweredCall(call.id, text, is_error=False)
 
 
-async def _recalled(caller: Caller, conversation_id: UUID, past: Sequence[Past], wanted: RecallIn) -> str:
+async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: RecallIn) -> str:
     """Return what is recalled of a conversation and of what it went on from. Raises ProblemError."""
     if wanted.ref is not None:
-        return await _of_place(caller, conversation_id, past, wanted, wanted.ref)
+        return await _of_place(caller, asker, past, wanted, wanted.ref)
     share = msgspec.structs.replace(wanted, max_tokens=max(1, wanted.max_tokens // (1 + len(past))))
-    own = await look_up(caller, conversation_id, share)
+    own = await _own(caller, asker, msgspec.structs.replace(share, through_seq=max(0, asker.through_seq)))
     if not past:
         return framed(own.packed) if own is not None else _IN_VIEW
     earlier = []
@@ -83,24 +84,33 @@ async def _recalled(caller: Caller, conversation_id: UUID, past: Sequence[Past],
     return framed_with_past(own.packed if own is not None else None, earlier)
 
 
-async def _of_place(caller: Caller, conversation_id: UUID, past: Sequence[Past], wanted: RecallIn, ref: str) -> str:
+async def _own(caller: Caller, asker: Asker, wanted: RecallIn) -> Recalled | None:
+    """Return what is recalled of the conversation itself, None where nothing of it is stored."""
+    return await look_up(caller, asker.conversation_id, wanted) if asker.through_seq >= 0 else None
+
+
+async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: RecallIn, ref: str) -> str:
     """Return a place: the conversation's own, else one that stands in what it went on from."""
     elsewhere = _ELSEWHERE.fullmatch(ref)
     named = ids.parse("conv", elsewhere["conversation"]) if elsewhere is not None else None
     place = elsewhere["place"] if elsewhere is not None else ref
     wanted = msgspec.structs.replace(wanted, ref=place)
-    problem = invalid("There is nothing of this reference to be recalled.", "/ref")
-    if elsewhere is None or named == conversation_id:
+    problem = nothing = invalid("There is nothing of this reference to be recalled.", "/ref")
+    reference = reference_of(place)
+    if elsewhere is None or named == asker.conversation_id:
         try:
-            own = await look_up(caller, conversation_id, wanted)
+            if reference.first > asker.through_seq >= 0:
+                raise nothing
+            last = min(reference.last, asker.through_seq)
+            within = of_range(reference.first, last) if last < reference.last else place
+            own = await _own(caller, asker, msgspec.structs.replace(wanted, ref=within))
         except ProblemError as error:
             problem = error
         else:
             if own is not None or not past:
                 return framed(own.packed) if own is not None else _IN_VIEW
-    last = reference_of(place).last
     for conversation, through in past:
-        if last <= through and (elsewhere is None or named == conversation):
+        if reference.last <= through and (elsewhere is None or named == conversation):
             before = await look_up(caller, conversation, wanted)
             if before is not None:
                 return framed_with_past(None, [(ids.external("conv", conversation), before.packed)])

@@ -47,6 +47,9 @@ class Asker(NamedTuple):
     """The conversation in which a model recalls; of one that is not stored yet, what tells where it goes on from."""
 
     conversation_id: UUID
+    through_seq: int
+    """Of the last message that the request goes on from; what else is there it puts something in the place of, or it is
+    another client's who began with the same words. -1 for none."""
     is_new: bool
     branch_of: UUID | None
     circle: bytes
@@ -61,6 +64,7 @@ def asker_of(learned: Learned) -> Asker:
     place = learned.place
     return Asker(
         place.conversation_id,
+        -1 if place.is_new else place.last_seq,
         place.is_new,
         place.branch_of,
         learned.circle,

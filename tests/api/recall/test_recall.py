@@ -77,6 +77,13 @@ def test_words_find_what_was_said_and_what_belongs_to_it(service: Service, path:
     assert "framed" not in found
 
 
+@pytest.mark.parametrize("kind", ["query", "pattern"])
+def test_nothing_after_the_last_message_that_is_searched_is_given(service: Service, path: str, kind: str) -> None:
+    assert said(service, path, **{kind: "garage"})["passages"][0]["last_seq"] > 0
+    (passage,) = said(service, path, through_seq=0, **{kind: "garage"})["passages"]
+    assert (passage["first_seq"], passage["last_seq"]) == (0, 0)
+
+
 def test_a_result_comes_with_its_call_and_the_name_of_its_tool(service: Service, path: str) -> None:
     (passage,) = said(service, path, query="1363 07:05", max_tokens=300)["passages"]
     kinds = {part["kind"]: part for part in passage["parts"]}

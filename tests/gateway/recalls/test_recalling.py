@@ -539,3 +539,21 @@ def test_recall_is_shown_as_thinking(recalling: Room, shape: str, is_stream: boo
         room.providers.model = scripted(Says("Gladly."))
         bare.ask("Thanks again.", stream=is_stream)
         assert "Recall: the words" not in room.providers.asked[-1].raw.decode()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("asked", [{"query": "door code"}, {"pattern": "door code"}, {"ref": "m2"}, {"ref": "m1-m3"}])
+def test_what_a_history_does_not_go_on_from_is_not_recalled(recalling: Room, shape: str, asked: dict[str, str]) -> None:
+    # Clients that do not say who they are and began with the same words, or one who has taken a message back.
+    number = next(NUMBERS)
+    recalling.providers.model = scripted(Says("Hello there."), Says("I keep it."))
+    one = Seen(recalling, shape)
+    one.ask(f"Good morning {number}.")
+    other = Seen(recalling, shape)
+    other.rows = list(one.rows)
+    one.ask(f"Note: {SECRET}.")
+    recalling.eventually_stored(one.name, 4)
+    call = recall(f"call_{number}", **asked)
+    recalling.providers.model = scripted(Says("", (call,)), Says("There is nothing."))
+    other.ask("What was noted?")
+    assert SECRET not in json.dumps([each.rows for each in recalling.providers.asked[-2:]])

@@ -91,10 +91,16 @@ def test_what_came_after_it_was_compacted_is_not(recalling: Room) -> None:
     recalling.providers.model = scripted(Says("The alarm code is 0815."))
     before.ask("What is the alarm code?", stream=False)
     recalling.eventually_stored(before.name, last + 3)
-    by_words, after, summary = given(
-        chat, {"query": "alarm code 0815"}, {"ref": f"{before.name}:m{last + 2}"}, {"ref": f"{before.name}:m{last}"}
+    by_words, beside, after, summary = given(
+        chat,
+        {"query": "alarm code 0815"},
+        {"query": "what was done so far"},
+        {"ref": f"{before.name}:m{last + 2}"},
+        {"ref": f"{before.name}:m{last}"},
     )
     assert "0815" not in by_words
+    assert "alarm" not in beside
+    assert f"{before.name}:m" in beside
     assert "nothing of this reference" in after
     assert "What was done so far" in summary
 
