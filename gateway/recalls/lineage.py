@@ -13,6 +13,7 @@ import msgspec
 
 from compaction.messages import blocks, tool_use_ids
 from compaction.shapes.inner import ShapeError
+from gateway.conversations.histories import circle_of
 from gateway.conversations.recognition import decoded
 from store.gateway import lineage as stored
 from store.gateway.lineage import MOST_BYTES, MOST_OPENING, Said
@@ -54,6 +55,10 @@ class Asker(NamedTuple):
     branch_of: UUID | None
     circle: bytes
     in_session: bool
+    is_nobodys: bool
+    """Whether neither a session nor a user is said, so that the circle is everybody's who says nothing."""
+    named: UUID | None
+    """The conversation that the request names by its id."""
     shape: Shape
     rows: Sequence[bytes]
     """Its first ones."""
@@ -69,6 +74,8 @@ def asker_of(learned: Learned) -> Asker:
         place.branch_of,
         learned.circle,
         learned.session.name is not None or learned.external_id is not None,
+        learned.circle == circle_of(learned.shape, session=None, user=None),
+        learned.named,
         learned.shape,
         [row for row in learned.history.rows[:MOST_OPENING] if len(row) <= MOST_BYTES] if place.is_new else (),
     )
@@ -85,7 +92,7 @@ def past_of(connection: Connection, tenant_id: UUID, asker: Asker) -> list[Past]
         branch = stored.branch(connection, tenant_id, asker.conversation_id)
         opening = stored.opening(connection, tenant_id, asker.conversation_id) if branch is not None else []
     for _ in range(MOST_STEPS):
-        if branch is None:
+        if branch is None or (asker.is_nobodys and branch.parent != asker.named):
             break
         answers = stored.answers(connection, tenant_id, branch.parent, branch.began)
         if (through := quoted_in(opening, answers)) is not None:

@@ -137,6 +137,26 @@ def test_conversations_beside_it_are_not_recalled(recalling: Room) -> None:
             recalling.eventually_stored(chat.name, len(chat.rows) + hidden)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_clients_who_do_not_say_who_they_are_have_no_past(recalling: Room, shape: str) -> None:
+    always = "I am sorry, but that is nothing that I could help you with: please ask somebody of the staff at the desk."
+    recalling.providers.model = scripted(Says("Hello there."), *[Says(always)] * 2)
+    one = Seen(recalling, shape)
+    one.ask(f"Good evening {next(NUMBERS)}.")
+    other = Seen(recalling, shape)
+    other.rows = list(one.rows)
+    one.ask("What is for dinner?")
+    recalling.eventually_stored(one.name, 4)
+    # It began with the same words, and takes the place of what the first one said: that is a branch from now on.
+    other.ask(f"Note: {SECRET}.")
+    recalling.eventually_stored(other.name, 4)
+    for hidden in (2, 4):
+        (text,) = given(one, {"query": "door code"})
+        assert SECRET not in text
+        assert one.name != other.name
+        recalling.eventually_stored(one.name, len(one.rows) + hidden)
+
+
 def test_what_is_erased_is_not_recalled(recalling: Room) -> None:
     before, chat = compacted(recalling, "responses")
     given(chat, {"query": "door code"})
