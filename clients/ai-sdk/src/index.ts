@@ -8,7 +8,7 @@ import type {
   LanguageModelV4Usage,
   SharedV4Warning,
 } from "@ai-sdk/provider";
-import { type Client, type Context, OutboxFullError, type Shape, isTooLong, marked } from "palimpsest-context-client";
+import { type Client, type Context, OutboxFullError, type Shape, isTooLong, marked, storable } from "palimpsest-context-client";
 import { Gathering } from "./gathering.js";
 import { replyOf } from "./parts.js";
 import { codecOf } from "./shapes.js";
@@ -60,7 +60,8 @@ export function palimpsest(
       async (found) => {
         const messages = marks ? marked(found as Context<"messages">) : found.messages;
         const history = found.isFallback ? await own() : codec.prompt(messages, provider);
-        const added = others.slice(done);
+        // What is thought of it is signed for what is sent, which is what is stored.
+        const added = storable(others.slice(done));
         fresh = found.isFallback ? added : [...unanswered(history, added), ...added];
         return run({ ...params, prompt: [...system, ...history, ...fresh] });
       },
@@ -92,7 +93,7 @@ export function palimpsest(
     const counted = usage && codec.usage(usage);
     if (!messages.length) return;
     try {
-      await client.deliver(conversationId, messages, {
+      await client.deliver(conversationId, storable(messages), {
         shape: codec.shape,
         ...(counted && { usage: counted }),
         ...(context.isFallback ? {} : { snapshot_version: context.version }),

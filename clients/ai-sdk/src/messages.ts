@@ -41,7 +41,7 @@ export function toStored(prompt: LanguageModelV4Prompt, by?: string): Message[] 
         part.type === "tool-result" && message.role === "assistant" ? carried(part) : toBlock(part, by),
       ),
     }))
-    .filter((message) => message.content.length > 0);
+    .filter(({ content }) => content.some((block) => block.type !== "text" || (block as unknown as { text: string }).text.trim()));
 }
 
 /** Return stored messages as a prompt. reader: the provider of the model that is to read them; none reads all. */

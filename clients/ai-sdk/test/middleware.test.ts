@@ -184,6 +184,16 @@ test("a request that is stopped while its tools run", async () => {
   assert.deepEqual([kept.warnings, kept.messages.length], [[], 5]);
 });
 
+test("texts that cannot be stored as they are", async () => {
+  const { client, id } = await begin();
+  const { model } = scripted([[{ type: "tool-call", toolCallId: "t1", toolName: "weather", input: "{}" }], say("\n")]);
+  const weather = tool({ inputSchema: jsonSchema<object>({ type: "object" }), execute: async () => "\0rain \ud83d \ud83c\udf27" });
+  await generateText({ model: around(model, client, id), prompt: "Weather?", tools: { weather }, stopWhen: stepCountIs(2) });
+  assert.deepEqual((await stored(client, id)).slice(2), [
+    { role: "user", content: [{ type: "tool_result", tool_use_id: "t1", content: "\ufffdrain \ufffd \ud83c\udf27" }] },
+  ]);
+});
+
 test("a compacted context takes the place of the whole history", async () => {
   const { client, id } = await begin();
   const text = "lorem ipsum dolor sit amet ".repeat(30);

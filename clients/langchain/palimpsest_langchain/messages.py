@@ -45,7 +45,7 @@ def to_stored(messages: Iterable[BaseMessage], shape: Shape = "messages") -> lis
         if isinstance(message, SystemMessage):
             continue
         content = _results(message) if isinstance(message, ToolMessage) else _content(message)
-        if content:
+        if not _is_blank(content):
             role = "assistant" if isinstance(message, AIMessage) else "user"
             stored.append({"role": role, "content": content})
     return stored
@@ -130,6 +130,13 @@ def _content(message: BaseMessage) -> str | list[Block]:
     blocks = [block for block in map(_block, listed) if block is not None and block["type"] != "tool_use"]
     uses = [{"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]} for call in calls]
     return [*blocks, *uses]
+
+
+def _is_blank(content: str | list[Block]) -> bool:
+    """Tell whether a message says nothing: the API takes none, though models answer so."""
+    if isinstance(content, str):
+        return not content.strip()
+    return all(block["type"] == "text" and not block["text"].strip() for block in content)
 
 
 def _block(block: str | Block) -> Block | None:

@@ -10,7 +10,7 @@ from langchain.agents.middleware.types import ExtendedModelResponse, PrivateStat
 from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.config import get_config
 from langgraph.types import Command
-from palimpsest_client import OutboxFullError, PalimpsestError
+from palimpsest_client import OutboxFullError, PalimpsestError, storable
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
 from palimpsest_langchain.messages import from_stored, shape_of, to_stored, unanswered, usage_of
@@ -139,7 +139,11 @@ class _Call:
         self._request = request
         self.shape = shape
         state = cast("dict[str, Any]", request.state)
-        self._new: list[AnyMessage] = request.messages[state.get("palimpsest_stored", 0) :]
+        new = request.messages[state.get("palimpsest_stored", 0) :]
+        # What is thought of it is signed for what is sent, which is what is stored.
+        self._new: list[AnyMessage] = [
+            message.model_copy(update={"content": storable(message.content)}) for message in new
+        ]
         self._results: list[ToolMessage] = []
 
     def request_with(self, context: Context) -> ModelRequest[Any]:
@@ -155,7 +159,7 @@ class _Call:
 
     def turn(self, done: ModelCall[ModelResponse[Any]]) -> dict[str, Any]:
         """Return what is to be stored; nothing if there is nothing."""
-        messages = to_stored([*self._results, *self._new, *done.result.result], self.shape)
+        messages = storable(to_stored([*self._results, *self._new, *done.result.result], self.shape))
         replies = [message for message in done.result.result if isinstance(message, AIMessage)]
         usage = usage_of(replies[-1], self.shape) if replies else None
         version = None if done.context.is_fallback else done.context.version

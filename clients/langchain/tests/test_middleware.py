@@ -165,6 +165,24 @@ def test_the_service_is_away_for_so_long_that_no_turn_can_wait_any_more(client: 
     assert [message["content"] for message in stored(client, thread)] == ["b", "two", "c", "three"]
 
 
+@tool("weather")
+def odd(city: str) -> str:
+    """Tell the weather as no text may be that is stored."""
+    return f"\x00rain in {city} \ud83d"
+
+
+def test_texts_that_cannot_be_stored_as_they_are(client: Client, thread: dict[str, Any]) -> None:
+    fake = model(reply("", tool_calls=[CALL]), reply("\n"), reply("It rains."))
+    agent = create_agent(fake, [odd], middleware=[PalimpsestMiddleware(client)], checkpointer=InMemorySaver())
+    agent.invoke({"messages": [HumanMessage("Weather in Oslo?")]}, thread)
+    agent.invoke({"messages": [HumanMessage("Pardon?")]}, thread)
+    assert [message["content"] for message in stored(client, thread)[2:]] == [
+        [{"type": "tool_result", "tool_use_id": "t1", "content": "\ufffdrain in Oslo \ufffd"}],
+        "Pardon?",
+        "It rains.",
+    ]
+
+
 def test_asyncio(client: Client, thread: dict[str, Any]) -> None:
     async def talk() -> None:
         async with AsyncClient(URL, KEY) as other:

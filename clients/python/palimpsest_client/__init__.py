@@ -13,6 +13,7 @@ from palimpsest_client.answers import (
     Snapshot,
     StoredMessage,
 )
+from palimpsest_client.calls import storable
 from palimpsest_client.clients import AsyncClient, Client
 from palimpsest_client.errors import (
     ApiError,
@@ -73,4 +74,5 @@ __all__ = [
     "UnavailableError",
     "UnexpectedSeqError",
     "UnreachableError",
+    "storable",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +32,7 @@ PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that may pass by themselves."""
 UNDONE: Final = frozenset({429, 503})
 """Those of them after which nothing was done, so that any call may be sent again."""
+_NOT_STORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 class NotSentError(UnreachableError):
@@ -57,6 +59,18 @@ def plain(value: Any) -> Any:
         # What was not sent is not to be stored: the API refuses some of its own nulls.
         return value.model_dump(mode="json", exclude_unset=True)
     return value
+
+
+def storable(value: Any) -> Any:
+    """Return JSON values with U+FFFD in the place of what no text may have that is stored: NUL, and lone surrogates.
+
+    Tools return such texts, of binary files and of text that was cut, and the models' APIs take some of them.
+    """
+    if isinstance(value, str):
+        return _NOT_STORABLE.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {storable(name): storable(inner) for name, inner in value.items()}
+    return [storable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def is_in_a_header(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from agents.memory import SessionSettings
 
+from palimpsest_client.calls import plain, storable
 from palimpsest_client.errors import OutboxFullError, UnexpectedSeqError, UnreachableError
 from palimpsest_client.outbox import log
 
@@ -106,7 +107,7 @@ class PalimpsestSession:
             self._own += messages
         emptied, self._emptied = self._emptied, None
         try:
-            await self._deliver(identifier, messages, turn, emptied)
+            await self._deliver(identifier, storable(plain(messages)), turn, emptied)
         except OutboxFullError as error:
             # The run goes on; the session's own copy has them.
             self._emptied = emptied

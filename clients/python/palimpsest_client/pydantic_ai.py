@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
+from palimpsest_client.calls import storable
 from palimpsest_client.errors import OutboxFullError, PalimpsestError
 from palimpsest_client.flows import OVERFLOWS
 from palimpsest_client.outbox import log
@@ -104,7 +105,8 @@ class PalimpsestHistory(AbstractCapability[Any]):
         served = _restored(context.messages, known, shape, request_context.model.system)
         new = _new_of(known, identifier)
         self._results = _unanswered(served, new)
-        messages = _behind(prompt, [*served, *self._results, *new])
+        # What is thought of it is signed for what is sent, which is what is stored.
+        messages = _behind(prompt, [*served, *self._results, *map(_as_stored, new)])
         return replace(request_context, messages=messages)
 
     async def on_model_request_error(
@@ -183,7 +185,7 @@ class PalimpsestHistory(AbstractCapability[Any]):
     ) -> None:
         """Store what is not stored yet, with the answer if there is one, and mark it."""
         new = _new_of(messages, identifier)
-        if sent := to_sent([*self._results, *new, *answer], shape):
+        if sent := storable(to_sent([*self._results, *new, *answer], shape)):
             await self._client.deliver(identifier, sent, shape=shape, **counted)
         for message in new:
             _mark(message, identifier, STORED)
@@ -226,6 +228,19 @@ def _unanswered(served: Sequence[ModelMessage], new: Sequence[ModelMessage]) -> 
     calls = [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in answered]
     results = [ToolReturnPart(call.tool_name, NO_RESULT, call.tool_call_id, outcome="failed") for call in calls]
     return [ModelRequest(parts=results)] if results and new else []
+
+
+def _as_stored(message: ModelMessage) -> ModelMessage:
+    if not isinstance(message, ModelRequest):
+        return message
+    every: Sequence[Any] = message.parts
+    return replace(
+        message, parts=[replace(each, content=storable(each.content)) if _has_text(each) else each for each in every]
+    )
+
+
+def _has_text(part: Any) -> bool:
+    return isinstance(getattr(part, "content", None), (str, list))
 
 
 def _mark(message: ModelMessage, identifier: str, mark: str) -> None:

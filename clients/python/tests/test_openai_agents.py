@@ -152,6 +152,9 @@ def test_the_service_is_away(name: str) -> None:
             session = PalimpsestSession(name, client)
             await session.add_items(items("a"))
             assert await session.get_items() == items("a")
+            await session.add_items(items("b\x00"))
+            assert await session.get_items() == items("a", "b\ufffd")
+            assert await session.pop_item() == items("b\ufffd")[0]
             client._http.base_url = "http://127.0.0.1:9"
             await session.add_items(items("b"))
             assert await session.get_items() == items("a", "b")

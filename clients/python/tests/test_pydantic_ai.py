@@ -207,6 +207,23 @@ def test_the_service_is_away_for_so_long_that_no_turn_can_wait_any_more(name: st
     asyncio.run(talk())
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_texts_that_cannot_be_stored_as_they_are(name: str, shape: Shape) -> None:
+    async def talk() -> None:
+        async with AsyncClient(URL, KEY) as client:
+            agent = Agent(model_of(shape), capabilities=[PalimpsestHistory(client)])
+
+            @agent.tool_plain
+            def look_up(key: str) -> str:
+                return f"\x00Row {key}"
+
+            assert (await agent.run(ASKED[2], conversation_id=name)).output == ANSWERED[2]
+            (found,) = (await client.list_conversations(external_id=name)).data
+            assert json.dumps(stored(found["id"]), ensure_ascii=False).count("\ufffdRow k0") >= 1
+
+    asyncio.run(talk())
+
+
 PICTURE: Final = base64.b64decode("iVBORw0KGgo=")
 TALK: Final[dict[Shape, list[Any]]] = {
     shape: [

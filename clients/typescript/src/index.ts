@@ -10,7 +10,7 @@ export type {
 export { marked } from "./context.js";
 export type { Context, Message, MessageOf } from "./context.js";
 export { ApiError, OutboxFullError, PalimpsestError, UnreachableError } from "./errors.js";
-export { Outbox } from "./outbox.js";
+export { Outbox, storable } from "./outbox.js";
 export type { KeptTurn, OutboxOptions, Shape, TurnBody, UsageOf } from "./outbox.js";
 export { isTooLong } from "./refusals.js";
 export type { RecallCall, RecallResult } from "./recalling.js";

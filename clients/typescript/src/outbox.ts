@@ -20,6 +20,21 @@ export interface KeptTurn {
   readonly begun?: boolean;
 }
 
+/**
+ * Return values with U+FFFD in the place of what no text may have that is stored: NUL, and lone surrogates.
+ *
+ * Tools return such texts, of binary files and of text that was cut, and the models' APIs take some of them.
+ */
+export function storable<T>(value: T): T;
+export function storable(value: unknown): unknown {
+  if (typeof value === "string") return value.replace(NOT_STORABLE, "\ufffd");
+  if (Array.isArray(value)) return value.map((each) => storable(each));
+  if (typeof value !== "object" || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, storable(each)]));
+}
+
+const NOT_STORABLE = /\0|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
 export interface OutboxOptions {
   /** Turns that may wait; one more throws OutboxFullError. */
   readonly limit?: number;
