@@ -33,6 +33,7 @@ _END_BYTES: Final = 24
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
 _TEXTS: Final = ("text", "input_text", "output_text")
 _MARK: Final = CACHE_MARK.encode()
+_NUL: Final = b"\\u0000"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _value: Final = msgspec.json.Decoder().decode
@@ -121,6 +122,23 @@ def _instructs(row: bytes) -> bool:
 def circle_of(shape: Shape, *, session: str | None, user: str | None) -> bytes:
     """Return what stands for the conversations that may be taken for each other."""
     return hashlib.sha256(_sorted([shape, session, user])).digest()
+
+
+def as_stored(row: bytes) -> bytes:
+    """Return a row with U+FFFD in the place of NUL characters, which no text has that is stored; tools return them."""
+    if _NUL not in row:
+        return row
+    value = _value(row)
+    stored = _without_nul(value)
+    return row if stored == value else _encode(stored)
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, dict):
+        return {_without_nul(name): _without_nul(each) for name, each in value.items()}
+    return [_without_nul(each) for each in value] if isinstance(value, list) else value
 
 
 class RowDigests:

@@ -11,6 +11,7 @@ from compaction.messages import CACHE_MARK, OPAQUE, THINKING, blocks
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
+from gateway.conversations.histories import as_stored
 from gateway.conversations.put_back import can_begin_with_results, resent_before, with_results
 from runtime import ids
 from store.gateway import histories as stored
@@ -310,7 +311,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
     What clients leave out of an answer when they send it again, or write otherwise, makes no difference.
     """
     try:
-        sent = decoded(shape, _value(row))
+        sent = decoded(shape, _value(as_stored(row)))
     except (ShapeError, msgspec.DecodeError):
         return False
     return sent.role == role and _said(sent.content) == _said(content)

@@ -13,6 +13,7 @@ from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
 from api.schema.types import ConversationPatch
+from gateway.conversations.histories import as_stored
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
@@ -248,7 +249,7 @@ async def _append(
     *,
     is_edit: bool = False,
 ) -> Appended:
-    messages = [_stored_form(fields["shape"], row) for row in rows]
+    messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
     body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
     services = caller.services
     turn = await aside(len(body), read_turn, body, caller.principal.policy, services.strict)

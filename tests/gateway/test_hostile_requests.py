@@ -16,6 +16,7 @@ from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import PROVIDER_KEY, room_on
 from tests.support.eventually import eventually
+from tests.support.servers.loopback_providers import Says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -339,3 +340,21 @@ def test_other_paths_say_that_they_are_none(room: Room, path: str) -> None:
     assert answer.startswith(b"HTTP/1.1 404 ")
     assert f"There is no POST {path} here.".encode() in answer
     assert not room.providers.asked
+
+
+@pytest.mark.parametrize("shape", PATHS)
+@pytest.mark.parametrize("where", ["asked", "answered"])
+def test_nul_characters_keep_no_conversation_from_being_stored(room: Room, shape: str, where: str) -> None:
+    # Tools return them, of lists that end with one and of binary files, and clients send them again and again.
+    text = "a\x00b"
+    room.providers.model = lambda asked: Says(f"{text} {len(asked.rows)}" if where == "answered" else "Yes.")
+    chat = Chatter(room, shape)
+    for number in range(3):
+        chat.ask(f"nul {shape} {where} {number} {text}")
+        assert (
+            text
+            in json.loads(room.providers.asked[-1].raw)["input" if shape == "responses" else "messages"][0]["content"]
+        )
+        stored = room.eventually_stored(chat.name, 2 * number + 2)
+        assert [each["seq"] for each in stored] == list(range(2 * number + 2))
+    assert "a\ufffdb" in json.dumps(stored[0], ensure_ascii=False)
