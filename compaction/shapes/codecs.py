@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from compaction.messages import MessageFacts, TurnFacts, message_facts, turn_facts
+from compaction.messages import MessageFacts, TurnFacts, blocks, message_facts, turn_facts
 from compaction.shapes import chat, messages, responses
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, Shape, ShapeError
 
@@ -23,6 +23,8 @@ _CHAT_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
 _CHAT_KEYS: Final = frozenset({"name", "tool_calls", "tool_call_id", "function_call", "refusal", *chat.REASONING})
 _CHAT_PARTS: Final = frozenset({"image_url", "input_audio", "refusal"})
 _ITEM_PARTS: Final = frozenset({"input_text", "output_text", "input_image", "input_file", "computer_screenshot"})
+_MESSAGES_BLOCKS: Final = ("tool_use", "tool_result")
+"""What Chat Completions has no part for. Compared one by one: any JSON value may stand in their place."""
 _STORED: Final = ("previous_response_id", "conversation")
 
 
@@ -42,8 +44,16 @@ def shape_of(given: Mapping[str, Any]) -> Shape | None:
             return "chat"
         if "input_tokens_details" in usage or "output_tokens_details" in usage:
             return "responses"
+    if kinds == {"chat"} and isinstance(every, list) and any(map(_has_blocks_of_messages, every)):
+        # A system message amid those of the Messages API, which newer models take: as chat its calls would be lost.
+        return None
     # An item is never a message of another shape; a role of Chat Completions may be that of an item.
     return next((shape for shape in ("responses", "chat") if shape in kinds), None)
+
+
+def _has_blocks_of_messages(message: Any) -> bool:
+    parts = message.get("content") if isinstance(message, Mapping) else None
+    return any(part.get("type") in _MESSAGES_BLOCKS for part in blocks(parts))
 
 
 def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 import msgspec
 
-from compaction.messages import CACHE_MARK
+from compaction.messages import CACHE_MARK, INSTRUCTION
+from compaction.shapes.spoken import spoken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,6 +123,25 @@ def _instructs(row: bytes) -> bool:
 def circle_of(shape: Shape, *, session: str | None, user: str | None) -> bytes:
     """Return what stands for the conversations that may be taken for each other."""
     return hashlib.sha256(_sorted([shape, session, user])).digest()
+
+
+def without_system(row: Any) -> Any:
+    """Return a system message of the Messages API's, which newer models take amid the others, as text of the user's.
+
+    What is no such message is returned as it is.
+    """
+    if not isinstance(row, dict) or row.get("role") != "system":
+        return row
+    content = row.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list) or not all(map(_is_text, parts)):
+        return row
+    text = "\n".join(part["text"] for part in parts)
+    return {"role": "user", "content": spoken({"type": INSTRUCTION, "by": "system", "text": text})}
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def as_stored(row: bytes) -> bytes:

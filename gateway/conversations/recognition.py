@@ -11,7 +11,7 @@ from compaction.messages import CACHE_MARK, OPAQUE, THINKING, blocks
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
-from gateway.conversations.histories import as_stored
+from gateway.conversations.histories import as_stored, without_system
 from gateway.conversations.put_back import can_begin_with_results, resent_before, with_results
 from runtime import ids
 from store.gateway import histories as stored
@@ -338,6 +338,7 @@ def decoded(shape: Shape, row: Any) -> Decoded:
         raise ShapeError("A message is an object.")
     if shape != "messages":
         return codecs.decode(shape, row)
+    row = without_system(row)
     role, content = row.get("role"), row.get("content")
     if role not in ("user", "assistant") or not isinstance(content, str | list):
         raise ShapeError("Expected a message of the user's or the assistant's.")

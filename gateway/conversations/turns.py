@@ -13,7 +13,7 @@ from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
 from api.schema.types import ConversationPatch
-from gateway.conversations.histories import as_stored
+from gateway.conversations.histories import as_stored, without_system
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
@@ -266,6 +266,8 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
     """Return a row as a turn has it: of the Messages API's what is said, without fields that are about the request."""
     if shape != "messages":
         return row
+    if b'"system"' in row and (value := _value(row)) != (said := without_system(value)):
+        return _encode(said)
     try:
         message = _message(row)
     except msgspec.DecodeError:

@@ -100,6 +100,42 @@ def test_everything_beside_the_head_is_as_it_came(room: Room) -> None:
         assert part in raw
 
 
+@pytest.mark.parametrize("thinks", ["", "Let me see."])
+@pytest.mark.parametrize("as_blocks", [False, True])
+def test_system_messages_amid_the_others_keep_no_conversation_from_being_compacted(
+    room: Room, thinks: str, as_blocks: bool
+) -> None:
+    # "Mid-conversation system messages": after a message of the user's, before an answer.
+    def model(asked: Asked) -> Says:
+        if "tool_result" in str(asked.rows[-2:]):
+            return Says(f"answer {len(asked.raw)}", (), thinks)
+        return Says("", ((f"call_{len(asked.raw)}", "look", {"n": 1}),), thinks)
+
+    room.providers.model = model
+    chat = Chatter(room, "messages")
+    for number in range(12):
+        chat.ask(f"amid {thinks} {as_blocks} {number}")
+        chat.give(chat.called, f"result {number} {LONG}")
+        text = f"Be {number} times as brief from here on."
+        chat.rows.append({"role": "system", "content": [{"type": "text", "text": text}] if as_blocks else text})
+        chat.send()
+    stored = room.eventually_stored(chat.name, len(chat.rows))
+    assert stored[3] == {**stored[3], "role": "user", "content": "[system message]\nBe 0 times as brief from here on."}
+    room.compact(chat.name)
+    chat.ask("after it")
+    assert chat.outcome == "compacted"
+    chat.give(chat.called, "the last result")
+    chat.rows.append({"role": "system", "content": "Be brief."})
+    chat.send()
+    assert chat.outcome == "compacted"
+    asked = room.providers.asked[-1]
+    assert asked.rows[-1] == {"role": "system", "content": "Be brief."}
+    places = [at for at, row in enumerate(asked.rows) if row["role"] == "system"]
+    assert all(asked.rows[at - 1]["role"] == "user" for at in places)
+    assert not PROBLEMS["messages"]([row for row in asked.rows if row["role"] != "system"])
+    room.eventually_stored(chat.name, len(chat.rows))
+
+
 def test_marks_for_the_cache_stay_within_four(room: Room) -> None:
     room.providers.model = calls_a_tool
     chat = Chatter(room, "messages")

@@ -229,6 +229,9 @@ def test_facts_of_each_message_are_those_of_its_inner_form(given: tuple[Shape, l
         ({"messages": [{"role": "system", "content": "a"}, {"type": "message"}]}, "responses"),
         ({"messages": [{"role": "user", "content": "a"}], "usage": {"input_tokens_details": {}}}, "responses"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, None),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}, "chat"),
+        # No call is lost as a part that Chat Completions does not know.
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}, {"role": "system"}]}, None),
     ],
 )
 def test_a_turn_is_recognized_where_it_can_only_have_one_shape(turn: dict[str, Any], shape: Shape | None) -> None:
