@@ -13,6 +13,7 @@ from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
 from api.schema.types import ConversationPatch
+from compaction.shapes.usage import UsageError, read_usage
 from gateway.conversations.histories import as_stored, without_system
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
@@ -206,7 +207,7 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     appended: Appended | None = None
     for number, part in enumerate(parts):
         fields: dict[str, Any] = {"shape": learned.shape, "expected_next_seq": expected}
-        if number == len(parts) - 1 and answered is not None and answered.usage:
+        if number == len(parts) - 1 and answered is not None and _is_usage(learned.shape, answered.usage):
             fields |= {"usage": answered.usage, "snapshot_version": learned.version}
         if replace_from is not None:
             fields["replace_from"] = replace_from
@@ -225,6 +226,15 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     if appended is not None:
         wake_up(caller, place.conversation_id, queued=appended.queued)
     return seqs
+
+
+def _is_usage(shape: Shape, usage: Any) -> bool:
+    """Tell whether counts can be read: a turn is not lost for what a server calls so."""
+    try:
+        read_usage(shape, usage)
+    except UsageError:
+        return False
+    return bool(usage)
 
 
 def _parts(rows: Sequence[bytes]) -> list[list[bytes]]:

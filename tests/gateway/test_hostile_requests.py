@@ -16,7 +16,7 @@ from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import PROVIDER_KEY, room_on
 from tests.support.eventually import eventually
-from tests.support.servers.loopback_providers import Says
+from tests.support.servers.loopback_providers import Fails, Says
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -358,3 +358,21 @@ def test_nul_characters_keep_no_conversation_from_being_stored(room: Room, shape
         stored = room.eventually_stored(chat.name, 2 * number + 2)
         assert [each["seq"] for each in stored] == list(range(2 * number + 2))
     assert "a\ufffdb" in json.dumps(stored[0], ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [{"prompt_tokens": 12.5}, {"prompt_tokens": -1}, {"prompt_tokens": 9, "prompt_tokens_details": []}, [1], "9"],
+)
+def test_counts_that_cannot_be_read_cost_no_turn(room: Room, usage: Any) -> None:
+    answered = {
+        "id": "1",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Yes."}}],
+        "usage": usage,
+    }
+    room.providers.model = lambda _: Fails(200, answered)
+    rows = [{"role": "user", "content": f"counted as {usage}"}]
+    answer = room.client.post("/v1/chat/completions", json={"model": "m", "messages": rows})
+    assert answer.json() == answered
+    stored = room.eventually_stored(answer.headers["x-palimpsest-conversation"], 2)
+    assert stored[1]["content"] == "Yes."
