@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 _TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 """Deltas whose text is added to a field of their block, and the field."""
+_COMPACTED: Final = "compaction_delta"
+"""What the API's own compaction made of the beginning; it comes in one piece, and without content where it failed."""
+_SEALED: Final = ("content", "encrypted_content")
 _CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _value: Final = msgspec.json.Decoder().decode
 
@@ -62,6 +65,10 @@ class MessagesAnswer:
         elif kind == "citations_delta":
             block = self._blocks[index]
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+        elif kind == _COMPACTED:
+            for field in _SEALED:
+                if isinstance(text := delta.get(field), str):
+                    self._texts.setdefault((index, field), []).append(text)
         elif kind in _TEXTS:
             field = _TEXTS[kind]
             self._texts.setdefault((index, field), []).append(delta[field])
@@ -73,7 +80,7 @@ class MessagesAnswer:
         is_ended = index in self._ended
         if block.get("type") in _CALLS and not is_ended:
             return None
-        for field in ("text", "thinking", "signature"):
+        for field in (*_TEXTS.values(), *_SEALED):
             if parts := self._texts.get((index, field)):
                 block[field] = str(block.get(field) or "") + "".join(parts)
         if (arguments := "".join(self._inputs.get(index, ()))).strip():

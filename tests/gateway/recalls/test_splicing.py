@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.recall.tool import NAME
+from gateway.answers.messages import MessagesAnswer
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.recalling import MOST_ROUNDS, RecallingAnswer
 from tests.gateway.recalls.given_answer import GivenAnswer
@@ -130,3 +131,31 @@ def test_answers_are_one(shape: Shape, rounds: list[tuple[str, int, str]], last:
     assert answered.is_whole or not stored
     counted = (streamed["usage"] or {})["prompt_tokens" if shape == "chat" else "input_tokens"]
     assert counted == sum(size // 4 for size in provider.sizes)
+
+
+def test_the_apis_own_compaction_is_read_as_it_is_streamed() -> None:
+    deltas = [{"type": "compaction_delta", "content": "What was said.", "encrypted_content": "abc"}]
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": {"input_tokens": 9}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": None}},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "Yes."}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+        {"type": "message_stop"},
+    ]
+    answer = MessagesAnswer()
+    for event in events:
+        answer.event(event)
+    assert answer.is_whole
+    assert answer.rows() == [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "compaction", "content": "What was said.", "encrypted_content": "abc"},
+                {"type": "text", "text": "Yes."},
+            ],
+        }
+    ]
