@@ -8,7 +8,7 @@ import type {
   LanguageModelV4Usage,
   SharedV4Warning,
 } from "@ai-sdk/provider";
-import { type Client, type Context, OutboxFullError, type Shape, isTooLong, marked, storable } from "palimpsest-context-client";
+import { type Client, type Context, PalimpsestError, type Shape, isTooLong, marked, storable } from "palimpsest-context-client";
 import { Gathering } from "./gathering.js";
 import { replyOf } from "./parts.js";
 import { codecOf } from "./shapes.js";
@@ -99,8 +99,8 @@ export function palimpsest(
         ...(context.isFallback ? {} : { snapshot_version: context.version }),
       });
     } catch (error) {
-      if (!(error instanceof OutboxFullError)) throw error;
-      // The service has been away for long: the chat goes on, as the answer is there.
+      if (!(error instanceof PalimpsestError)) throw error;
+      // The chat goes on, as the answer is there.
       console.warn(`a turn of ${conversationId} is not stored: ${error.message}`);
     }
   }

@@ -10,7 +10,7 @@ from langchain.agents.middleware.types import ExtendedModelResponse, PrivateStat
 from langchain_core.messages import AIMessage, SystemMessage
 from langgraph.config import get_config
 from langgraph.types import Command
-from palimpsest_client import OutboxFullError, PalimpsestError, storable
+from palimpsest_client import PalimpsestError, storable
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
 from palimpsest_langchain.messages import from_stored, shape_of, to_stored, unanswered, usage_of
@@ -90,7 +90,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         try:
             if turn := call.turn(done):
                 client.deliver(identifier, **turn)
-        except OutboxFullError as error:
+        except (PalimpsestError, ValueError) as error:
             return call.not_stored(done.result, identifier, error)
         return call.answer(done.result, identifier)
 
@@ -114,7 +114,7 @@ class PalimpsestMiddleware(AgentMiddleware[PalimpsestState, Any, Any]):
         try:
             if turn := call.turn(done):
                 await client.deliver(identifier, **turn)
-        except OutboxFullError as error:
+        except (PalimpsestError, ValueError) as error:
             return call.not_stored(done.result, identifier, error)
         return call.answer(done.result, identifier)
 
@@ -172,9 +172,7 @@ class _Call:
         update = {"palimpsest_stored": stored, CONVERSATION: identifier}
         return ExtendedModelResponse(model_response=response, command=Command(update=update))
 
-    def not_stored(
-        self, response: ModelResponse[Any], identifier: str, error: PalimpsestError
-    ) -> ExtendedModelResponse[Any]:
+    def not_stored(self, response: ModelResponse[Any], identifier: str, error: Exception) -> ExtendedModelResponse[Any]:
         """Return the model's response; what the state has of it is still to be stored, and is with the next call."""
         log.error("a turn of %s is not stored yet: %s", identifier, error)
         return ExtendedModelResponse(model_response=response, command=Command(update={CONVERSATION: identifier}))

@@ -165,6 +165,18 @@ def test_the_service_is_away_for_so_long_that_no_turn_can_wait_any_more(client: 
     assert [message["content"] for message in stored(client, thread)] == ["b", "two", "c", "three"]
 
 
+def test_a_turn_that_is_refused(client: Client, thread: dict[str, Any]) -> None:
+    fake = model(reply("one"), reply("two"))
+    nowhere = conversation(client, thread)[:-4] + "0000"
+    agent = create_agent(
+        fake, middleware=[PalimpsestMiddleware(client, conversation=lambda _: nowhere)], checkpointer=InMemorySaver()
+    )
+    for text in ("a", "b"):
+        result = agent.invoke({"messages": [HumanMessage(text)]}, thread)
+    assert [message.content for message in result["messages"]] == ["a", "one", "b", "two"]
+    assert [message.content for message in fake.seen[-1]] == ["a", "one", "b"]
+
+
 @tool("weather")
 def odd(city: str) -> str:
     """Tell the weather as no text may be that is stored."""

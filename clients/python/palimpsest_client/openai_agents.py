@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from agents.memory import SessionSettings
 
 from palimpsest_client.calls import plain, storable
-from palimpsest_client.errors import OutboxFullError, UnexpectedSeqError, UnreachableError
+from palimpsest_client.errors import PalimpsestError, UnexpectedSeqError, UnreachableError
 from palimpsest_client.outbox import log
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class PalimpsestSession:
         emptied, self._emptied = self._emptied, None
         try:
             await self._deliver(identifier, storable(plain(messages)), turn, emptied)
-        except OutboxFullError as error:
+        except (PalimpsestError, ValueError) as error:
             # The run goes on; the session's own copy has them.
             self._emptied = emptied
             log.error("items of %s are not stored: %s", identifier, error)

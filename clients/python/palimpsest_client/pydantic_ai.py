@@ -24,7 +24,7 @@ from pydantic_ai.messages import (
 )
 
 from palimpsest_client.calls import storable
-from palimpsest_client.errors import OutboxFullError, PalimpsestError
+from palimpsest_client.errors import PalimpsestError
 from palimpsest_client.flows import OVERFLOWS
 from palimpsest_client.outbox import log
 from palimpsest_client.pydantic_ai_messages import from_served, to_sent
@@ -140,7 +140,7 @@ class PalimpsestHistory(AbstractCapability[Any]):
         usage = _usage(response, shape)
         try:
             await self._store(identifier, ctx.messages, shape, response, usage=usage, snapshot_version=version)
-        except OutboxFullError as error:
+        except (PalimpsestError, ValueError) as error:
             # What the run's history has of it is stored with the next request.
             log.error("a turn of %s is not stored yet: %s", identifier, error)
             return response

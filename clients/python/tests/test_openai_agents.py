@@ -146,6 +146,26 @@ def test_a_session_begins_anew(name: str) -> None:
     asyncio.run(talk())
 
 
+@pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
+def test_a_tool_that_raised(name: str, kind: type[Any]) -> None:
+    @function_tool(name_override="look_up", failure_error_function=None)
+    def fails(key: str) -> str:
+        """Look a row up."""
+        raise ZeroDivisionError(key)
+
+    async def talk() -> None:
+        async with AsyncClient(URL, KEY) as client, agent_of(kind) as agent:
+            agent.tools = [fails]
+            with pytest.raises(Exception, match="look_up"):
+                await Runner.run(agent, ASKED[1], session=PalimpsestSession(name, client))
+            result = await Runner.run(agent, ASKED[3], session=PalimpsestSession(name, client))
+            assert result.final_output == ANSWERED[3]
+            result = await Runner.run(agent, ASKED[3], session=PalimpsestSession(name, client))
+            assert result.final_output == ANSWERED[3]
+
+    asyncio.run(talk())
+
+
 def test_the_service_is_away(name: str) -> None:
     async def talk() -> None:
         async with AsyncClient(URL, KEY) as client:
