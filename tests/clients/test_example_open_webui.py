@@ -61,6 +61,17 @@ async def turn(found: Any, chat: str, messages: list[dict[str, Any]], reply: dic
     return [message["content"] for message in sent["messages"]]
 
 
+def test_what_cannot_be_stored_does_not_stop_a_chat(made: Any, service: Service) -> None:
+    async def chat() -> None:
+        # A chat that is older than the filter, with something in it that the service refuses.
+        past = [said(0, "a"), {**said(1, "b"), "role": "tool", "tool_call_id": ""}]
+        assert await turn(made, "odd", [*past, said(2, "c")], said(3, "d")) == ["Be brief.", "a", "b", "c"]
+        assert await turn(made, "nul", [said(0, "a\x00b")], said(1, "half \ud83d")) == ["Be brief.", "a\x00b"]
+        assert stored(service, "nul") == ["a\ufffdb", "half \ufffd"]
+
+    asyncio.run(chat())
+
+
 def test_a_chat(made: Any, service: Service) -> None:
     async def chat() -> None:
         assert await turn(made, "one", [said(0, "a")], said(1, "b")) == ["Be brief.", "a"]

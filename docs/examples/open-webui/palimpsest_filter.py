@@ -11,11 +11,13 @@ from collections import OrderedDict
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from palimpsest_client import AsyncClient, PalimpsestError
+from palimpsest_client import AsyncClient, PalimpsestError, storable
 from pydantic import BaseModel, Field
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from palimpsest_client import Turn
 
 REMEMBERED_TURNS: Final = 10_000
 """Turns whose place is known, so that a reply that is generated anew takes the old one's."""
@@ -61,8 +63,7 @@ class Filter:
         self._versions[conversation] = context.version
         if context.last_seq == -1 and not context.kept and earlier:
             # A chat that is older than the filter.
-            before = list(chain.from_iterable(map(_as_chat, earlier)))
-            await self._api().deliver(conversation, before, shape="chat", idempotency_key=f"before:{chat}")
+            await self._store(conversation, earlier, idempotency_key=f"before:{chat}")
             return body
         system = [message for message in body["messages"] if message["role"] == "system"]
         # What was said before has its place there, and a reply that is to be generated anew is not part of it.
@@ -80,21 +81,29 @@ class Filter:
             return body
         try:
             conversation = await self._conversation(chat, __user__)
-            question = str(turns[0].get("id"))
-            turn = await self._api().deliver(
-                conversation,
-                list(chain.from_iterable(map(_as_chat, turns))),
-                shape="chat",
-                snapshot_version=self._versions.pop(conversation, None) or None,
-                replace_from=self._turns.get(question),
-                idempotency_key=f"{chat}:{turns[-1].get('id')}",
-            )
-            if turn is not None:
-                _note(self._turns, question, turn.first_seq)
         except PalimpsestError as error:
-            # The reply is shown all the same.
-            print(f"palimpsest: a turn was not stored: {error}")  # noqa: T201 - Open WebUI's log
+            _say(error)
+            return body
+        question = str(turns[0].get("id"))
+        turn = await self._store(
+            conversation,
+            turns,
+            snapshot_version=self._versions.pop(conversation, None) or None,
+            replace_from=self._turns.get(question),
+            idempotency_key=f"{chat}:{turns[-1].get('id')}",
+        )
+        if turn is not None:
+            _note(self._turns, question, turn.first_seq)
         return body
+
+    async def _store(self, conversation: str, messages: Iterable[Message], **about: Any) -> Turn | None:
+        """Store messages as a turn; None where they wait, and where they are refused: the chat goes on all the same."""
+        sent = storable(list(chain.from_iterable(map(_as_chat, messages))))
+        try:
+            return await self._api().deliver(conversation, sent, shape="chat", **about)
+        except (PalimpsestError, ValueError) as error:
+            _say(error)
+            return None
 
     def _api(self) -> AsyncClient:
         made_with = (self.valves.url, self.valves.key)
@@ -167,6 +176,10 @@ def _texts(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content or ())
+
+
+def _say(error: Exception) -> None:
+    print(f"palimpsest: a turn was not stored: {error}")  # noqa: T201 - Open WebUI's log
 
 
 def _note(remembered: OrderedDict[str, Any], name: str, value: Any) -> None:
