@@ -305,7 +305,7 @@ def test_an_erasure_that_is_broken_off_goes_on_and_the_command_says_so(
             process = started(command, environment(PALIMPSEST_URL=service.api.url, PALIMPSEST_KEY=key), output)
         eventually(lambda: connection.execute(waits).fetchone() is not None)
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGINT
+        assert process.wait(60) == 128 + signal.SIGINT, log.read_text()
         assert "does not stop the service" in log.read_text()
     eventually(lambda: service.client.get(path).status_code == 404)
 
