@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.extract.draft import SPEAKERS
 from compaction.messages import CALLS, THINKING, blocks, is_request
+from compaction.recall.words import UNSPACED
 from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
 from compaction.text.identifiers import Text, ValueKind, kind_of, spelled
 from compaction.text.names import attribution
@@ -41,8 +42,11 @@ _STEM_CHARS: Final = 5
 _SHORT_CHARS: Final = 45
 """Characters of text on either side of a value that still tell what it is."""
 
-_WORD: Final = re.compile(r"[^\W\d_]{4,}")
-_DENSE: Final = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3\u0e00-\u0e7f]+")
+_WORD: Final = re.compile(
+    r"[^\W\d_](?:[^\W\d_]|(?![\d\u0964\u0965])[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0dff]){3,}"
+)
+"""Letters, with the marks that write vowels: Python takes those of Hindi, Bengali or Tamil for ends of words."""
+_DENSE: Final = re.compile(f"[{UNSPACED}]+")
 """Scripts that put no spaces between words (and Korean, whose words change their ends): read in pairs of letters."""
 _KIND_FACTORS: Final[Mapping[ValueKind, float]] = {ValueKind.NAME: 0.5, ValueKind.NUMBER: 0.7, ValueKind.DATE: 0.9}
 

@@ -28,13 +28,13 @@ _LEAST_SHARE: Final = 0.08
 """Share of function words in prose; in the languages here it is 0.3 to 0.5, in logs and code next to nothing."""
 _LETTER: Final = r"(?:[^\W_]|[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0dff])"
 """A letter or a digit, with the marks that write vowels."""
-_UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
+UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 """Scripts without spaces between words, and Korean, whose words carry their particles."""
 _TOKEN: Final = re.compile(rf"{_LETTER}+(?:[._/\\:@#'\u2019+-]+{_LETTER}+)*")
 _LETTERS: Final = re.compile(rf"{_LETTER}+")
 _HUMPS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _HUMP: Final = re.compile(r"[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
-_UNSPACED_RUN: Final = re.compile(f"[{_UNSPACED}]+")
+_UNSPACED_RUN: Final = re.compile(f"[{UNSPACED}]+")
 _IDENTIFIER: Final = re.compile(r"[._/\\:@#+-]")
 _THOUSANDS: Final = re.compile(r"(?<=\d)[,'\u2019\u00a0\u2009\u202f](?=\d{3}(?!\d))")
 _POSSESSIVE: Final = re.compile(r"['\u2019]s\Z")

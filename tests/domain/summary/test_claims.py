@@ -55,6 +55,21 @@ def test_citations_are_read_and_taken_out(line: str, text: str, places: list[tup
     assert without_citations(without_citations(line)) == without_citations(line) == text
 
 
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("पहले केवल पढ़ने वाली प्रतियाँ स्थानांतरित होंगी।", "केवल पढ़ने वाली प्रतियाँ पहले स्थानांतरित [m1]"),
+        ("প্রথমে কেবল পড়ার অনুলিপিগুলি সরানো হবে।", "কেবল পড়ার অনুলিপিগুলি প্রথমে সরানো [m1]"),
+        ("முதலில் படிக்க மட்டும் நகல்கள் மாற்றப்படும்.", "படிக்க மட்டும் நகல்கள் முதலில் மாற்றப்படும் [m1]"),
+        ("អាន\u200bតែ\u200bច្បាប់ចម្លង\u200bជាមុន", "ច្បាប់ចម្លង អាន [m1]"),
+    ],
+    ids=["Hindi", "Bengali", "Tamil", "Khmer"],
+)
+def test_words_whose_vowels_are_marks_bear_a_line_out(said: str, line: str) -> None:
+    zone = (ViewMessage("user", said, 1), ViewMessage("assistant", "OK.", 2))
+    assert (only(line, zone).seqs, only(line, zone).support) == ((1,), "values")
+
+
 def test_who_wrote_a_message_bears_a_line_out() -> None:
     zone = (ViewMessage("user", "I can spend 40 EUR.", 0), ViewMessage("user", "I can spend 90 EUR.", 1))
     names = {0: "anna", 1: "ben"}

@@ -398,6 +398,13 @@ def test_a_request_in_a_script_without_spaces_is_read() -> None:
     assert reasons(f"{GOOD}{said}", evidence) == set()
 
 
+def test_a_request_in_a_script_whose_vowels_are_marks_is_read() -> None:
+    asked = "सारे बिलों का जर्मन में अनुवाद करो और शुक्रवार तक लेखापाल को भेजो।"  # translate all invoices, send them on Friday
+    evidence = gather(view([*TRIP, user(asked)]))
+    assert reasons(GOOD, evidence) == {"request_not_reflected"}
+    assert reasons(f"{GOOD}बिलों का अनुवाद लेखापाल के लिए", evidence) == set()
+
+
 def test_headings_that_are_missing_are_named_and_added() -> None:
     summary = GOOD.replace("## Rules\n", "").replace("## Exact values", "**3. Exact Values:**")
     verdict = judge(summary, EVIDENCE, sections=SECTIONS)
