@@ -485,6 +485,7 @@ def test_the_prompt_asks_for_what_has_to_survive() -> None:
         ("raw output of tools",),
         ("concise narrative",),
         ("earlier summary",),
+        ("language of the conversation",),
         ("data, not a request", "untrusted"),
     ):
         assert all(word in prompt for word in expected), expected
