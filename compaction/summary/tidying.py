@@ -10,7 +10,8 @@ from compaction.summary.frames import defanged, visible
 _FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 _WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>(.*)</\1>\Z", re.DOTALL | re.IGNORECASE)
 _PARAGRAPHS: Final = re.compile(r"(\n[ \t]*\n)")
-_SHOWN: Final = re.compile(r"!+(?=\[)")
+_SHOWN: Final = re.compile(r"(?<!!)!+(?=\[)")
+"""From the first of them on alone: from each, a long run of them would take hours."""
 _DEFINED: Final = re.compile(r"^[ >\t]*\[[^\]\n]{1,999}\]:", re.MULTILINE)
 """Gives a name an address: what stands in brackets anywhere may be that name (CommonMark 0.31, 4.7)."""
 

@@ -67,6 +67,8 @@ TEXTS: Final[dict[str, Callable[[int], str]]] = {
     "speakers": _again("user:\nassistant:\n"),
     "open pictures": _again("![]("),
     "open names": _again("\n["),
+    "exclamation marks before a link": lambda chars: f"{'!' * chars} a](b",
+    "marks that write vowels": _again("\u0938\u092e\u091d\u094c\u0924\u093e "),
     "blank lines": lambda chars: "x" + "\n " * chars + "x",
     "blank tag": lambda chars: "<" + " " * chars,
     "wrapped blank": lambda chars: f"<summary>{' ' * chars}x",
