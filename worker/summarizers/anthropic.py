@@ -17,7 +17,7 @@ from worker.summarizers.asking import (
     TooLongError,
     authorities,
     bound_answer,
-    storable,
+    said_in,
 )
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.prices import MOST_TOKENS, BilledTokens, cost
@@ -130,7 +130,7 @@ def answer_of(
         usage = billed(message.usage)
         if usage is not None:
             spent = Spent(calls, usage.prompt, usage.output, cost(model, usage, prices, batch=batch))
-        text = storable("".join(block.text for block in message.content if block.type == "text")).strip()
+        text = said_in("".join(block.text for block in message.content if block.type == "text"))
         refused = _REFUSED.get(message.stop_reason)
     except (AttributeError, TypeError):
         raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a message", spent) from None

@@ -6,6 +6,7 @@ What differs between providers is the call and what their errors say: a module f
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from abc import ABC, abstractmethod
 from contextlib import aclosing
@@ -57,6 +58,12 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an answer, unpacked; a summary has some thousand, and what was thought before it some ten thousand."""
 TEMPERATURE: Final = "temperature"
 """Lesson: this model takes no temperature."""
+_THOUGHT: Final = re.compile(
+    r"\A(?:\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|(?:(?!<think).)*?^[ \t]*</think(?:ing)?>[ \t]*$)",
+    re.DOTALL | re.MULTILINE,
+)
+"""What servers leave in the answer that were not told how a model writes down what it thinks; where its template has
+opened the thought already, the answer only closes it."""
 _LEARNED: Final[dict[tuple[str | None, str], set[str]]] = {}
 """What (server, model) have refused and are asked without; known to the process."""
 _ABOUT_THE_REQUEST: Final = frozenset({400, 422})
@@ -201,6 +208,11 @@ async def bound_answer(response: httpx2.Response) -> None:
 def storable(text: str) -> str:
     """Return the text with U+FFFD for what JSON can escape and neither UTF-8 nor Postgres can hold."""
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def said_in(text: str) -> str:
+    """Return what an answer says, as it can be stored, without what the model thought before."""
+    return _THOUGHT.sub("", storable(text), count=1).strip()
 
 
 class _Question(Generic[Client]):

@@ -20,7 +20,7 @@ from worker.summarizers.asking import (
     Service,
     authorities,
     bound_answer,
-    storable,
+    said_in,
 )
 from worker.summarizers.base import Answer, Spent, SummaryError
 from worker.summarizers.prices import MOST_TOKENS, BilledTokens, cost
@@ -53,8 +53,6 @@ CHARS_TOO_MANY: Final = 3
 _UNKNOWN_NAME: Final = re.compile(
     r"unsupported|not supported|unrecognized|unknown|unexpected|not permitted|extra_forbidden|extra fields|use '?max_"
 )
-_THOUGHT: Final = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
-"""What servers leave in the answer that were not told how a model writes down what it thinks."""
 
 _STOPS: Final[Mapping[str | None, str]] = {
     "stop": "end_turn",
@@ -181,7 +179,7 @@ def answer_of(completion: object, model: str, prices: PriceTable, *, calls: int 
             raise SummaryError(RunReason.MODEL_ERROR, "the answer is an error", spent)
         choice = completion.choices[0]
         reason, refusal = choice.finish_reason, getattr(choice.message, "refusal", None)
-        text = _THOUGHT.sub("", storable(_text(choice.message.content)), count=1).strip()
+        text = said_in(_text(choice.message.content))
         failed, stop = _NO_ANSWER.get(reason), _STOPS.get(reason)
     except (AttributeError, IndexError, TypeError):
         raise SummaryError(RunReason.MODEL_GARBAGE, "the answer is not a completion", spent) from None

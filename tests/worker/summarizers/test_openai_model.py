@@ -152,6 +152,12 @@ def test_what_was_thought_is_no_part_of_the_answer(server: LoopbackModel) -> Non
     assert [ask(model(server)).text for _ in range(3)] == ["so"] * 3
 
 
+def test_a_thought_that_the_template_has_opened_is_no_part_of_the_answer(server: LoopbackModel) -> None:
+    quoting = "The template ends thoughts with </think>.\n<think>\nas here\n</think>\nso"
+    server.then(choice({"content": "Hm, the user.\n\nWell.\n</think>\n\nso"}), choice({"content": quoting}))
+    assert [ask(model(server)).text for _ in range(2)] == ["so", quoting]
+
+
 def test_thoughts_that_took_all_of_the_room_have_more_of_it_from_then_on(server: LoopbackModel) -> None:
     server.then(choice({"content": None, "reasoning_content": "hm"}, "length"))
     for most, given in ((300, 300), (300, 300 + THINKING_TOKENS), (4_096, 4_096 + THINKING_TOKENS)):
