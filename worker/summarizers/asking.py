@@ -9,6 +9,7 @@ import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
@@ -215,6 +216,19 @@ def said_in(text: str) -> str:
     return _THOUGHT.sub("", storable(text), count=1).strip()
 
 
+class _Lookups(ThreadPoolExecutor):
+    """Threads in which a question's event loop looks up addresses.
+
+    A loop that ends waits for its threads, and a resolver may have patience for longer than the deadline: the lookup
+    goes on, and nobody waits for it.
+    """
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as the library has it
+        """End the threads once they have nothing more to do, without waiting for that."""
+        del wait, cancel_futures
+        super().shutdown(wait=False, cancel_futures=True)
+
+
 class _Question(Generic[Client]):
     """One question on its way: what was tried, and how the last attempt failed."""
 
@@ -240,6 +254,7 @@ class _Question(Generic[Client]):
     async def ask(self) -> object:
         """Return what the server answered with a 200, which may be anything; raise SummaryError."""
         deadline = self._asked.deadline_seconds
+        asyncio.get_running_loop().set_default_executor(_Lookups(thread_name_prefix="model-lookup"))
         try:
             async with asyncio.timeout(deadline):
                 return await self._attempts()

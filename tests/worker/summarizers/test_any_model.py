@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 import stamina
 from structlog.testing import capture_logs
 
+from tests.support.eventually import PATIENCE_SECONDS
 from tests.support.servers.loopback_chat import CHAT_FAULTS
 from tests.support.servers.loopback_faults import FAULTS, Fault
 from tests.support.servers.loopback_model import LoopbackModel
@@ -108,6 +112,29 @@ def test_the_deadline_is_one_for_all_attempts(server: LoopbackModel, model: Call
     server.then(status(500, retry_after=0), slow_headers(threading.Event()))
     error = fail(model(server, summarizer_deadline_seconds=SHORT))
     assert (error.code, error.spent) == ("model_timeout", Spent(2))
+
+
+@either
+def test_a_lookup_that_takes_longer_than_the_deadline_is_not_waited_for(
+    model: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, answered = threading.Event(), threading.Event()
+
+    def patient(*_: object, **__: object) -> list[object]:
+        begun.set()
+        answered.wait(PATIENCE_SECONDS)
+        raise socket.gaierror(socket.EAI_AGAIN)
+
+    monkeypatch.setattr(socket, "getaddrinfo", patient)
+    elsewhere = SimpleNamespace(url="http://models.example")
+    with ThreadPoolExecutor(1) as threads:
+        asking = threads.submit(fail, model(elsewhere, summarizer_deadline_seconds=SHORT))
+        try:
+            error = asking.result(PATIENCE_SECONDS / 2)
+        finally:
+            answered.set()
+    assert begun.is_set()
+    assert error.code == "model_timeout"
 
 
 @either
