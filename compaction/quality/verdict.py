@@ -355,5 +355,5 @@ _DETAILS: Final = {
     Reason.REFUSAL_TEXT: "The answer refused, or asked for the transcript, which was given: summarize it.",
     Reason.ERROR_TEXT: "The answer was an error message and not a summary.",
     Reason.REPETITION: "The summary says the same over and over: say each thing once.",
-    Reason.NOT_A_SUMMARY: "The answer says next to nothing of the conversation: summarize what was said in it, in its language.",
+    Reason.NOT_A_SUMMARY: "The answer says next to nothing of the conversation: summarize it in its own language.",
 }

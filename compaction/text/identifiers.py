@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from compaction.text.salience import values
@@ -56,6 +56,12 @@ _PATH: Final = re.compile(r"(?:[^/]+/)+[^/]*(?:\.[a-z][a-z0-9]{0,5}|[0-9_-][^/]*
 _EXTENSION: Final = re.compile(r"\.[a-z][a-z0-9]{0,5}(?:[:#].*)?$")
 _MIXED: Final = re.compile(r"(?=.*\d)(?=.*[a-z]).*.[A-Z]")
 _DIGITS: Final = re.compile(r"\d")
+_YEAR_MONTH: Final = re.compile(r"(?:19|20)\d\d-(?:0[1-9]|1[0-2])")
+_JOINT: Final = re.compile(r"(?<=.)(?:-|\.{2,})(?=.)|(?<=[a-z])(?=\d)")
+"""Where a value may be put together of two: the ends of a range, a word and its number."""
+_MOST_JOINTS: Final = 6
+_AFFIXES: Final = frozenset({"early", "end", "late", "mid", "post", "pre"})
+"""Words that are put before a year or another number of the text."""
 
 
 _FORMS: Final[tuple[tuple[re.Pattern[str], ValueKind | None], ...]] = (
@@ -93,7 +99,9 @@ def is_strong(value: str) -> bool:
         case ValueKind.PATH:
             return bool(digits or _EXTENSION.search(value))
         case ValueKind.ID:
-            return digits >= _LEAST_ID_DIGITS and len(value) >= _LEAST_ID_CHARS
+            if digits < _LEAST_ID_DIGITS or len(value) < _LEAST_ID_CHARS or _YEAR_MONTH.fullmatch(value):
+                return False
+            return not any(_is_moment(start) and _is_moment(end) for start, end in _halves(value))
         case ValueKind.NUMBER:
             return digits >= _LONG_NUMBER_DIGITS and "." not in value and "/" not in value
         case _:
@@ -164,7 +172,24 @@ class Text:
         if kind_of(wanted) is ValueKind.URL:
             return _SCHEME.sub("", wanted, count=1).rstrip("/") in self.folded
         digits = re.sub(r"[ ().+-]", "", wanted)
-        return digits.isdecimal() and digits in self._all_digits
+        if digits.isdecimal() and digits in self._all_digits:
+            return True
+        return kind_of(wanted) is ValueKind.ID and any(
+            (start in _AFFIXES or self._has_whole(start)) and self._has_whole(end) for start, end in _halves(wanted)
+        )
+
+    def _has_whole(self, part: str) -> bool:
+        return part in self.values or (part in self.folded and _stands(part, self.folded))
+
+
+def _halves(value: str) -> list[tuple[str, str]]:
+    """Return what a value may be put together of, for each of its joints; nothing where it has very many."""
+    joints = [match.span() for match in islice(_JOINT.finditer(value), _MOST_JOINTS + 1)]
+    return [(value[:start], value[end:]) for start, end in joints] if len(joints) <= _MOST_JOINTS else []
+
+
+def _is_moment(value: str) -> bool:
+    return any(form.fullmatch(value) for form in (_CLOCK, _ISO_DATE, _OTHER_DATE))
 
 
 def _stands(value: str, text: str) -> bool:

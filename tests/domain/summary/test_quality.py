@@ -292,6 +292,14 @@ def test_values_match_but_for_trivial_formatting(value: str, text: str, held: bo
         ("https://flats.example/", "https://flats.example/a?b=1", True),
         ("https://flats.example/c", "https://flats.example/a?b=1", False),
         ("7f3a9c2", "commit 7f3a9c21e0d4", True),
+        ("100-200", "from 100 to 200 users", True),
+        ("100-250", "from 100 to 200 users", False),
+        ("ticket-4711", "the ticket is 4711", True),
+        ("ticket-4711", "the ticket is 14711", False),
+        ("qx-4711", "the ticket is 4711", False),
+        ("mid-2031", "in the middle of 2031", True),
+        ("python3.11", "Python 3.11 and later", True),
+        ("-".join(["12"] * 20), "12", False),
     ],
 )
 def test_values_that_can_come_from_the_source_are_not_invented(value: str, source: str, known: bool) -> None:
@@ -299,7 +307,20 @@ def test_values_that_can_come_from_the_source_are_not_invented(value: str, sourc
 
 
 @pytest.mark.parametrize(
-    "value", ["2031-06-14", "$1,850", "12:30", "utf-8", "gpt-4o", "and/or/both", "1850.75", "find_zone"]
+    "value",
+    [
+        "2031-06-14",
+        "$1,850",
+        "12:30",
+        "utf-8",
+        "gpt-4o",
+        "and/or/both",
+        "1850.75",
+        "find_zone",
+        "2031-06",
+        "10:30-11:00",
+        "2031-06-14..2031-06-16",
+    ],
 )
 def test_what_models_round_or_know_by_themselves_is_not_held_against_them(value: str) -> None:
     assert not is_strong(value)
