@@ -16,7 +16,16 @@ from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_re
 from compaction.text.identifiers import Text, ValueKind, kind_of, spelled
 from compaction.text.names import attribution
 from compaction.text.outline import read_share
-from compaction.text.salience import BOUND_WORDS, FUNCTION_WORDS, Source, Weights, clean, content_words, values
+from compaction.text.salience import (
+    BOUND_WORDS,
+    CONTENT_WORD,
+    FUNCTION_WORDS,
+    Source,
+    Weights,
+    clean,
+    content_words,
+    values,
+)
 from compaction.tokens import content_weight, text_weight
 from compaction.view import WRITTEN
 
@@ -42,10 +51,6 @@ _STEM_CHARS: Final = 5
 _SHORT_CHARS: Final = 45
 """Characters of text on either side of a value that still tell what it is."""
 
-_WORD: Final = re.compile(
-    r"[^\W\d_](?:[^\W\d_]|(?![\d\u0964\u0965])[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0dff]){3,}"
-)
-"""Letters, with the marks that write vowels: Python takes those of Hindi, Bengali or Tamil for ends of words."""
 _DENSE: Final = re.compile(f"[{UNSPACED}]+")
 """Scripts that put no spaces between words (and Korean, whose words change their ends): read in pairs of letters."""
 _KIND_FACTORS: Final[Mapping[ValueKind, float]] = {ValueKind.NAME: 0.5, ValueKind.NUMBER: 0.7, ValueKind.DATE: 0.9}
@@ -228,7 +233,9 @@ def terms(text: str) -> frozenset[str]:
         for run in _DENSE.findall(text):
             pairs.update(run[at : at + 2] for at in range(len(run) - 1))
         text = _DENSE.sub(" ", text)
-    return frozenset(pairs.union(word[:_STEM_CHARS] for word in _WORD.findall(text) if word not in FUNCTION_WORDS))
+    return frozenset(
+        pairs.union(word[:_STEM_CHARS] for word in CONTENT_WORD.findall(text) if word not in FUNCTION_WORDS)
+    )
 
 
 def mentions(message: ViewMessage) -> Iterator[Mention]:

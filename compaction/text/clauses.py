@@ -39,8 +39,9 @@ _HTML_SNIFF_CHARS: Final = 5_000
 _HTML_TAGS: Final = 3
 
 _SENTENCE: Final = re.compile(
-    r"(?<=[.!?])(?<!\b\d[.])(?<!\b\d\d[.])(?<!\b[DMS][rst]\.)(?<!\bM[rs]s\.)(?<!\bProf\.)\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\s+(?=\u2026\s)"
+    r"(?<=[.!?\u0964\u061f\u06d4])(?<!\b\d[.])(?<!\b\d\d[.])(?<!\b[DMS][rst]\.)(?<!\bM[rs]s\.)(?<!\bProf\.)\s+|(?<=[\u3002\uff01\uff1f\uff1b])|\s+(?=\u2026\s)"
 )
+"""Between sentences, also of Hindi and its kin, Arabic, Urdu, Chinese and Japanese."""
 _FIRST_WORD: Final = re.compile(r"^\S*\s+")
 _LAST_WORD: Final = re.compile(r"\s+\S*$")
 _LIST_MARK: Final = re.compile(r"^(?:[-*\u2022]\s+|#{1,6}\s+|>\s+)+")

@@ -43,7 +43,10 @@ _AROUND_VALUE: Final = ".:/-,;{}()[]\"'"
 _CLOCK: Final = re.compile(r"\d:\d\d")
 _NUMBER: Final = re.compile(r"[\d.,-]+")
 _DIGIT: Final = re.compile(r"[\d@]")
-_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+CONTENT_WORD: Final = re.compile(
+    r"[^\W\d_](?:[^\W\d_]|(?![\d\u0964\u0965])[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0dff]){3,}"
+)
+"""Letters, with the marks that write vowels: Python takes those of Hindi, Bengali or Tamil for ends of words."""
 _FUNCTION_WORD_LIST: Final = (
     "about also been before being could does doing each even from have having here into just like more most much "
     "only other over please same should some such than that their them then there these they this those very were "
@@ -87,7 +90,7 @@ def content_words(text: str) -> int:
     """Return how many different words of `text` say something: of four letters or more, no function words."""
     if _DIGIT.search(text):
         text = " ".join(token for token in text.split() if not _DIGIT.search(token))
-    return len(set(_WORD.findall(text.lower())) - FUNCTION_WORDS)
+    return len(set(CONTENT_WORD.findall(text.lower())) - FUNCTION_WORDS)
 
 
 def recency(place: int, end: int, half: int = 12) -> float:

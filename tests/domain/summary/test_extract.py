@@ -21,7 +21,7 @@ from compaction.extract.draft import reads_as_error
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE, extract
 from compaction.policy import merge
 from compaction.summary.zone import REFERENCE
-from compaction.text.clauses import CLAUSE_CHARS, pieces
+from compaction.text.clauses import CLAUSE_CHARS, pieces, prose
 from compaction.text.salience import Weights
 from compaction.view import ViewMessage, view_tokens
 from tests.support.blocks import assistant, call, result, user
@@ -61,6 +61,21 @@ TRIP = [
 
 def lines_of(text: str) -> list[str]:
     return text.split("\n")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "कतार पुरानी है। सर्वर मुंबई में है। ग्राहक बारह हैं।",
+        "القائمة قديمة جدا؟ الخادم في دبي الآن؟ العملاء كثيرون هنا؟",
+        "قطار پرانی ہے\u06d4 سرور لاہور میں ہے\u06d4 گاہک بارہ ہیں\u06d4",
+    ],
+    ids=["Hindi", "Arabic", "Urdu"],
+)
+def test_sentences_end_as_their_script_ends_them(said: str) -> None:
+    (record,) = prose(said)
+    assert len(record.clauses) == 3
+    assert " ".join(record.clauses) == said
 
 
 def test_says_first_that_it_is_an_extract() -> None:
