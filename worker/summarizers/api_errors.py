@@ -35,6 +35,12 @@ _UNPAID: Final = re.compile(
 _UNPAID_STATUSES: Final = frozenset({400, 403, 429})
 _FILTERED: Final = re.compile(r"content_filter|content_policy_violation|responsible ?ai ?policy", re.IGNORECASE)
 """Azure OpenAI and OpenAI where the prompt itself is refused, with a 400."""
+_NOT_THIS_MODEL: Final = re.compile(
+    r"model_not_found|model_access_denied"  # the codes of OpenAI, with a 403, and of LiteLLM, with a 401
+    r"|access(?: to)?(?: the| this)? model",  # their words, and those of DashScope and Bedrock
+    re.IGNORECASE,
+)
+"""The key is good, and not for the model that was named: a policy, or a conversation, may name another one."""
 _CODES: Final = {
     401: RunReason.MODEL_AUTH,
     402: RunReason.MODEL_BILLING,
@@ -158,6 +164,8 @@ def _code(trouble: Trouble) -> str:
         return RunReason.PROMPT_TOO_LONG
     if _is_unpaid(trouble):
         return RunReason.MODEL_BILLING
+    if status in {401, 403} and _NOT_THIS_MODEL.search(trouble.text):
+        return RunReason.MODEL_REJECTED
     if code := _CODES.get(status):
         return code
     if status == 400 and _FILTERED.search(trouble.text):  # noqa: PLR2004 - status codes name themselves

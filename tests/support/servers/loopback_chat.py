@@ -180,6 +180,18 @@ CHAT_FAULTS: Final[dict[str, Fault]] = {
         "model_rate_limited",
         again=True,
     ),
+    "403 for this model": Fault(
+        lambda: status(403, "Project `org-x` does not have access to model `gpt-4o`", error_type="model_not_found"),
+        "model_rejected",
+    ),
+    "401 of LiteLLM for this model": Fault(
+        lambda: status(
+            401,
+            "key not allowed to access model. This key can only access models=['ours']. Tried to access gpt-4o",
+            error_type="key_model_access_denied",
+        ),
+        "model_rejected",
+    ),
     "400 context_length_exceeded": Fault(lambda: too_long(140_000, 128_000), "prompt_too_long"),
     "400 of the Responses API": Fault(
         lambda: status(

@@ -221,6 +221,15 @@ def test_what_every_call_would_meet_with_opens_the_circuit_at_once(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("name", ["403 for this model", "401 of LiteLLM for this model"])
+def test_a_model_that_the_key_is_not_for_stops_no_other_one(server: LoopbackModel, broker_url: str, name: str) -> None:
+    circuit = CircuitBreaker(broker_url, f"openai {name}", failures=2, cooldown=30, longest=600, probe_seconds=50)
+    asked = model(server, circuit, summarizer_models=["gpt-4o"])
+    server.then(CHAT_FAULTS[name].step())
+    assert fail(chosen_by(asked, Policy(summarizer_model="gpt-4o"))).code == "model_rejected"
+    assert ask(asked).text
+
+
 def test_each_provider_has_its_own_circuit() -> None:
     settings = Settings(ANTHROPIC_API_KEY="a", OPENAI_API_KEY="b")  # type: ignore[call-arg] # the SDKs' own names
     assert CircuitBreaker.of(settings, "anthropic").id != CircuitBreaker.of(settings, "openai").id
