@@ -65,7 +65,8 @@ _LIMITS: Final = tuple(
 )
 """Wordings that name the limit and not the prompt's tokens."""
 _TOO_LONG: Final = re.compile(
-    r"too long"  # Claude, Bedrock, TGI; "string too long" of OpenAI
+    # Claude, Bedrock, TGI; "string too long" of OpenAI, which says the same of ids, names and lists of tools.
+    r"(?<!took )(?<!'tools': array )too long(?!\.? expected a string with maximum length \d{1,5}\b)"
     r"|context[ _](?:size|length|window|limit)"  # llama.cpp, vLLM, SGLang, OpenAI and its code, MiniMax, LM Studio
     rf"|{_LENGTH}"  # vLLM
     r"|reduce the length of the messages"  # Groq

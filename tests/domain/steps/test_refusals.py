@@ -145,6 +145,16 @@ def test_wordings_without_numbers_have_none(error: str) -> None:
         "max_tokens: 200000 > 64000, which is the maximum allowed number of output tokens",
         "You exceeded your current quota, please check your plan and billing details.",
         "The model `gpt-9` does not exist or you do not have access to it.",
+        # https://github.com/github/app/issues/409, https://github.com/AnswerDotAI/fastllm/issues/45
+        (
+            "Invalid 'input[206].id': string too long. Expected a string with maximum length 64, but got a string with "
+            "length 1640 instead."
+        ),
+        (
+            "Invalid 'tools': array too long. Expected an array with maximum length 128, but got one "
+            "with length 140 instead."
+        ),
+        "The request took too long to process.",
     ],
 )
 def test_other_refusals_are_not_about_the_length(error: str) -> None:
