@@ -26,8 +26,8 @@ _SAMPLE_CHARS: Final = 20_000
 _LEAST_STOP_WORDS: Final = 2
 _LEAST_SHARE: Final = 0.08
 """Share of function words in prose; in the languages here it is 0.3 to 0.5, in logs and code next to nothing."""
-_LETTER: Final = r"(?:[^\W_]|[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0dff])"
-"""A letter or a digit, with the marks that write vowels."""
+_LETTER: Final = r"(?:[^\W_]|[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff])"
+"""A letter or a digit, with the marks that write vowels; not the danda, which ends a sentence."""
 UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
 """Scripts without spaces between words, and Korean, whose words carry their particles."""
 _TOKEN: Final = re.compile(rf"{_LETTER}+(?:[._/\\:@#'\u2019+-]+{_LETTER}+)*")

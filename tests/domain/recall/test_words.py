@@ -74,6 +74,10 @@ def test_identifiers_are_whole_and_in_parts(text: str, expected: set[str]) -> No
     assert set(terms(text, NEUTRAL)) == expected
 
 
+def test_a_danda_is_no_part_of_the_word_before_it() -> None:
+    assert terms("सर्वर मुंबई में।", NEUTRAL) == terms("सर्वर मुंबई में", NEUTRAL)
+
+
 def test_a_possessive_is_the_name() -> None:
     assert terms("Melanie's", "english") == terms("Melanie", "english")
     assert names("When did Melanie's son meet NASA in a park?") == {"when", "melanie"}
