@@ -11,7 +11,7 @@ import msgspec
 from bench.fidelity.pipeline import Memory
 from bench.fidelity.recall import characters, text_of
 from compaction.policy import merge
-from compaction.tokens import CHARS_PER_TOKEN
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.summarizers.base import SummaryError
 from worker.summarizers.extractive import ExtractiveSummarizer
 
@@ -27,6 +27,8 @@ PROTECTED_TAIL: Final = 2
 LEAST_SUMMARY_TOKENS: Final = 64
 """The least that a policy may give a summary; taken where the messages that stay fill the budget by themselves."""
 MOST_SUMMARY_TOKENS: Final = 128_000
+TIGHTER: Final = 0.97
+"""Share of its tokens that a summary has the next time where it had too many characters."""
 POLICY: Final = merge({"protected_tail_messages": PROTECTED_TAIL, "min_savings_tokens": 0})
 
 
@@ -101,10 +103,28 @@ def summarized(
     in_pieces: bool = False,
 ) -> Left:
     """Return the past compacted by the product: a summary of the size that makes the whole context fit."""
+    density = density_of(past)
+    while True:
+        left = _summarized(past, chars, density, summarizer, cut_results=cut_results, in_pieces=in_pieces)
+        # What is kept may have more characters a token than the past; a model is not asked twice.
+        if density <= 1 or summarizer.model is not None or characters(left.context) <= chars:
+            return left
+        density = max(1.0, density * TIGHTER)
+
+
+def _summarized(
+    past: Sequence[Message],
+    chars: int,
+    density: float,
+    summarizer: Summarizer,
+    *,
+    cut_results: bool,
+    in_pieces: bool,
+) -> Left:
     memory = Memory(past, in_pieces=in_pieces)
     if cut_results:
         memory.cut_tool_results(POLICY)
-    policy = fitting(memory, chars)
+    policy = fitting(memory, chars, density)
     failed = None
     try:
         memory.summarize(policy, summarizer)
@@ -114,9 +134,15 @@ def summarized(
     return Left(memory.context(policy), failed)
 
 
-def fitting(memory: Memory, chars: int) -> Policy:
+def density_of(messages: Sequence[Message]) -> float:
+    """Return the weight of a character of messages, see `tokens.text_weight`."""
+    texts = [text_of(message) for message in messages]
+    return sum(map(text_weight, texts)) / max(1, sum(map(len, texts)))
+
+
+def fitting(memory: Memory, chars: int, density: float) -> Policy:
     """Return the policy whose summaries make the whole context `chars` characters, as nearly as a policy can."""
     around = memory.around_summary(POLICY)
     room = chars - characters(message.as_message() for message in around or ())
-    tokens = min(max(LEAST_SUMMARY_TOKENS, room // CHARS_PER_TOKEN), MOST_SUMMARY_TOKENS)
+    tokens = min(max(LEAST_SUMMARY_TOKENS, int(room * density) // CHARS_PER_TOKEN), MOST_SUMMARY_TOKENS)
     return msgspec.structs.replace(POLICY, summary_max_tokens=tokens)

@@ -13,7 +13,7 @@ from compaction.private_fields import without_private
 from compaction.quality.evidence import mentions
 from compaction.steps.runs import RunReason
 from compaction.text.clauses import READ_CHARS
-from compaction.tokens import CHARS_PER_TOKEN
+from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import WRITTEN, view_tokens
 from worker.summarizers.base import Spent, Summary, SummaryError
 
@@ -45,7 +45,7 @@ class ExtractiveSummarizer:
         Raises SummaryError if there was nothing to extract.
         """
         policy = request.policy
-        replaced = view_tokens(request.zone) + len(request.previous or "") // CHARS_PER_TOKEN
+        replaced = view_tokens(request.zone) + text_weight(request.previous or "") // CHARS_PER_TOKEN
         fair = max(policy.compaction_threshold_tokens // SHARE, replaced // REPLACED_SHARE, LEAST_TOKENS)
         most = min(policy.summary_max_tokens, fair)
         originals = [message for message in request.zone if message.seq != WRITTEN]
@@ -66,11 +66,14 @@ class ExtractiveSummarizer:
         while True:
             text, placed = extract_placed(said, max_chars=room, previous=request.previous, places=numbers, beside=shown)
             claims = claims_of(text, placed, at, previous=request.previous, earlier=request.claims or ())
-            over = len(with_citations(text, claims)) - limit if policy.recall_handles else 0
+            full = with_citations(text, claims) if policy.recall_handles else text
+            weight = text_weight(full)
+            over = weight - limit
             # References count, too: what they take the wording has to give up.
-            if over <= 0 or room < limit // 2:
+            if over <= 0 or room < limit * len(text) // text_weight(text) // 2:
                 break
-            room -= over
+            # In characters, of which one of a dense script is a token by itself.
+            room = min(room, len(full)) - -(-over * len(full) // weight)
         if not text.strip():
             raise SummaryError(RunReason.EMPTY_SUMMARY, "there was nothing to extract")
         return Summary(text, None, PROMPT_VERSION, Spent(), claims=claims)

@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from bench.fidelity.look_ahead import Score, cuts_of, score
 from bench.fidelity.sources import Source, sources, transcripts_folder
 from bench.fidelity.strategies import strategies
+from compaction.claims.citations import with_citations
 from compaction.extract.draft import reads_as_error
 from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE, extract
 from compaction.policy import merge
 from compaction.summary.zone import REFERENCE
 from compaction.text.clauses import CLAUSE_CHARS, pieces, prose
 from compaction.text.salience import Weights
+from compaction.tokens import text_weight
 from compaction.view import ViewMessage, view_tokens
 from tests.support.blocks import assistant, call, result, user
 from tests.support.dialogues import DIALOGUES
@@ -523,6 +525,15 @@ def test_an_extract_has_its_share_of_the_threshold_or_of_what_it_replaces(
     text = ExtractiveSummarizer().summarize(request).text
     room = 4 * (tokens or view_tokens(request.zone) // 4)
     assert room * 0.7 < len(text) <= room
+
+
+@pytest.mark.parametrize("handles", [False, True])
+def test_an_extract_in_a_script_of_a_token_a_character_has_no_more_tokens(*, handles: bool) -> None:
+    said = [user(f"倉庫{n}の在庫は{n * 7}箱で、来週の火曜日に港へ送る予定です。") for n in range(90)]
+    request = request_for(said, summary_max_tokens=600, recall_handles=handles)
+    summary = ExtractiveSummarizer().summarize(request)
+    text = with_citations(summary.text, summary.claims or ()) if handles else summary.text
+    assert 600 * 0.6 < text_weight(text) / 4 <= 600
 
 
 @pytest.mark.parametrize(
