@@ -125,6 +125,8 @@ _VENDOR: Final = re.compile(r"(?:openai/(?=gpt-)|(?:models/|google/)(?=gemini-))
 _VERSION_DOT: Final = re.compile(r"(?<=\d)\.(?=\d)")
 _RELEASE: Final = re.compile(r"\d{1,2}")
 """The number of a release, as opposed to a date."""
+_FASTER: Final = "fast"
+"""Ends the names under which gateways have a model's faster tier, which has a price of its own."""
 _SAME: Final = re.compile(r"(?:-(?:preview|latest|exp|\d{3}|\d{4}-\d{2}-\d{2}|\d{2}-\d{4}|\d{2}-\d{2}))*")
 """What may come after a name of the others without making it another model: a date, or the state of a release."""
 
@@ -139,5 +141,6 @@ def listed_name(model: str) -> str | None:
     parts = re.split(r"[-@:_/\[]", _VERSION_DOT.sub("-", known[1]))
     for count in range(len(parts), 0, -1):
         if (name := "-".join(parts[:count])) in PRICES:
-            return None if count < len(parts) and _RELEASE.fullmatch(parts[count]) else name
+            is_another = count < len(parts) and _RELEASE.fullmatch(parts[count]) is not None
+            return None if is_another or _FASTER in parts[count:] else name
     return None

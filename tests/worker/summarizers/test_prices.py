@@ -81,6 +81,7 @@ def test_list_prices(name: str, usage: BilledTokens, usd: str) -> None:
         "claude-opus-5x",
         "claude-fable-5-2",
         "us.anthropic.claude-opus-5",
+        "anthropic/claude-opus-4.6-fast",
     ],
 )
 def test_a_price_that_is_not_known_is_not_guessed(name: str) -> None:
