@@ -7,7 +7,7 @@ from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
@@ -374,11 +374,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _login_has_its_password(self) -> Self:
-        url = urlsplit(self.database_url.get_secret_value())
-        if self.database_password is not None and url.username and url.password is None:
-            login, _, place = url.netloc.rpartition("@")
-            password = quote(self.database_password.get_secret_value(), safe="")
-            self.database_url = SecretStr(url._replace(netloc=f"{login}:{password}@{place}").geturl())
+        if self.database_password is not None:
+            from runtime.addresses.database_url import with_password  # noqa: PLC0415 - as above
+
+            url, password = self.database_url.get_secret_value(), self.database_password.get_secret_value()
+            self.database_url = SecretStr(with_password(url, password))
         return self
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import quote
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -13,6 +14,14 @@ _LAST_PORT: Final = 65_535
 _EXPECTED: Final = "expected postgresql://login:password@host:port/database, with commas between several host:port"
 _PARTS: Final = re.compile(r"([\w+]+://(?:[^:/]*(?::[^@]*)?@)?)([^/?]*)(.*)", re.DOTALL)
 """What stands before the hosts, the hosts, and the rest; as SQLAlchemy reads a URL."""
+_WITHOUT_PASSWORD: Final = re.compile(r"([\w+]+://[^:/?#]+)(@[^@/?#]*(?:[/?#].*)?)", re.DOTALL)
+"""A login that has none, and the rest."""
+
+
+def with_password(database_url: str, password: str) -> str:
+    """Return the URL with a password for its login, as it is where it has no login, or one with a password."""
+    parts = _WITHOUT_PASSWORD.fullmatch(database_url)
+    return database_url if parts is None else f"{parts[1]}:{quote(password, safe='')}{parts[2]}"
 
 
 def hosts_of(database_url: str) -> tuple[URL, ...]:

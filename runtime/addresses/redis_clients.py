@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 SCHEME: Final = "sentinel"
 _PORT: Final = 26_379
+_PARTS: Final = re.compile(rf"{SCHEME}://([^/?#]*)([^?#]*)\??([^#]*)", re.IGNORECASE)
+"""What stands before the path, the path, and the query: newer urlsplits refuse an IPv6 address beside other hosts."""
 _EXPECTED: Final = (
     "expected redis://user:password@host:port/0, rediss:// for TLS, or sentinel://one:26379,two:26379/0?master_name=…"
 )
@@ -53,12 +56,13 @@ def check_broker_url(url: str) -> None:
 
 def sentinels_of(url: str) -> Sentinels | None:
     """Return the Sentinels that a URL names, None for a Redis itself. Raises ValueError."""
-    parts = urlsplit(url)
-    if parts.scheme != SCHEME:
+    parts = _PARTS.match(url)
+    if parts is None:
         return None
-    login, _, hosts = parts.netloc.rpartition("@")
+    authority, path, queried = parts.groups()
+    login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
-    query = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    query = dict(parse_qsl(queried, strict_parsing=bool(queried)))
     master_name, sentinel_password = query.pop("master_name", ""), query.pop("sentinel_password", None)
     places = tuple((place.hostname or "", place.port or _PORT) for place in map(urlsplit, _each(hosts)))
     if not master_name or query or not all(host for host, _ in places):
@@ -66,7 +70,7 @@ def sentinels_of(url: str) -> Sentinels | None:
     return Sentinels(
         places,
         master_name,
-        {"username": unquote(user) or None, "password": unquote(password) or None, "db": int(parts.path[1:] or 0)},
+        {"username": unquote(user) or None, "password": unquote(password) or None, "db": int(path[1:] or 0)},
         {"password": sentinel_password} if sentinel_password else {},
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import URL, make_url
 
-from runtime.addresses.database_url import hosts_of
+from runtime.addresses.database_url import hosts_of, with_password
 from store.hosts import Hosts
 
 
@@ -56,6 +56,24 @@ def test_what_is_no_url_is_refused_without_a_word_of_it(url: str) -> None:
     with pytest.raises(ValueError, match="expected postgresql://") as refused:
         hosts_of(url)
     assert "one" not in str(refused.value).replace("host", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "postgresql://me@one:5433,[::1],three/x?sslmode=require",
+            "postgresql://me:p%40%2F@one:5433,[::1],three/x?sslmode=require",
+        ),
+        ("postgresql+psycopg://me@[::1]", "postgresql+psycopg://me:p%40%2F@[::1]"),
+        ("postgresql://me:mine@one/x", "postgresql://me:mine@one/x"),
+        ("postgresql://me:@one/x", "postgresql://me:@one/x"),
+        ("postgresql://one/x?user=a@b", "postgresql://one/x?user=a@b"),
+        ("postgresql:///x?host=/run/postgresql", "postgresql:///x?host=/run/postgresql"),
+    ],
+)
+def test_a_password_of_its_own_is_for_a_login_that_has_none(url: str, expected: str) -> None:
+    assert with_password(url, "p@/") == expected
 
 
 def test_who_was_at_fault_is_asked_last() -> None:
