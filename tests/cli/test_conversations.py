@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import signal
+import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -21,8 +21,8 @@ from cli.tables import columns, print_table
 from tests.api.doors.test_problems import key_with
 from tests.support import talk
 from tests.support.eventually import eventually
-from tests.support.processes import environment, started
-from tests.support.service.command_line import own_logging
+from tests.support.processes import environment
+from tests.support.service.command_line import heeding_ctrl_c, own_logging
 from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tests.support.service.running_api import Service
 
-__all__ = ["own_logging"]
+__all__ = ["heeding_ctrl_c", "own_logging"]
 
 POLICY = {
     "input_token_budget": 400,
@@ -291,6 +291,7 @@ def test_a_users_conversations_are_erased_together(service: Service, key: str) -
     run(service, own, "erase", own.id, "--user", "dora", code=2)
 
 
+@pytest.mark.usefixtures("heeding_ctrl_c")
 def test_an_erasure_that_is_broken_off_goes_on_and_the_command_says_so(
     service: Service, key: str, tmp_path: Path
 ) -> None:
@@ -300,11 +301,12 @@ def test_an_erasure_that_is_broken_off_goes_on_and_the_command_says_so(
     waits = f"select from pg_locks where locktype = 'advisory' and not granted and database = ({here})"
     with psycopg.connect(service.database_url) as connection:
         connection.execute(held, (service.tenant_id,))
+        command = [*COMMAND, "erase", "--user", "emil", "--yes"]
+        given = environment(PALIMPSEST_URL=service.api.url, PALIMPSEST_KEY=key)
         with log.open("wb") as output:
-            command = [*COMMAND, "erase", "--user", "emil", "--yes"]
-            process = started(command, environment(PALIMPSEST_URL=service.api.url, PALIMPSEST_KEY=key), output)
+            process = subprocess.Popen(command, env=given, stdout=output, stderr=output)
         eventually(lambda: connection.execute(waits).fetchone() is not None)
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT, log.read_text()
         assert "does not stop the service" in log.read_text()
     eventually(lambda: service.client.get(path).status_code == 404)

@@ -14,11 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from tests.support.service.command_line import heeding_ctrl_c
 from tests.support.threaded_http import QuietHandler, ThreadedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+__all__ = ["heeding_ctrl_c"]
 
 pytestmark = pytest.mark.server
 SECONDS = 30.0  # a deadline, never a duration
@@ -85,14 +88,6 @@ def transcript(path: Path, turns: int, name: str = "long") -> Path:
 
 def replay(server: Unsettled, file: Path) -> list[str]:
     return ["replay", str(file), "--url", f"http://127.0.0.1:{server.server_port}", "--key", "key-1"]
-
-
-@pytest.fixture
-def heeding_ctrl_c() -> Iterator[None]:
-    """Have children heed it: tests that a shell runs in the background ignore it, and so would these."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heeding_ctrl_c")

@@ -1,7 +1,8 @@
-"""Commands called in the test's own process."""
+"""Commands called in the test's own process, or from it."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,3 +22,11 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(f"{module}.configure_logging", lambda _: None)
     with capture_logs():
         yield
+
+
+@pytest.fixture
+def heeding_ctrl_c() -> Iterator[None]:
+    """Have children heed it: tests that a shell runs in the background ignore it, and so would these."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
