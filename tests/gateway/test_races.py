@@ -94,6 +94,8 @@ def test_two_that_go_on_from_the_same_place_are_two(room: Room, shape: str) -> N
     chats = [copy_of(chat) for _ in range(3)]
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(lambda each: each[1].ask(f"way {each[0]}"), enumerate(chats)))
+    # Whoever goes on before one of them is stored goes on from the same place still, and is stored with its next turn.
+    room.eventually_stored(chat.name, len(chat.rows) + 2)
     for round_ in range(2):
         for number, each in enumerate(chats):
             each.ask(f"way {number} again {round_}")
