@@ -8,6 +8,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
