@@ -56,7 +56,11 @@ _PATH: Final = re.compile(r"(?:[^/]+/)+[^/]*(?:\.[a-z][a-z0-9]{0,5}|[0-9_-][^/]*
 _EXTENSION: Final = re.compile(r"\.[a-z][a-z0-9]{0,5}(?:[:#].*)?$")
 _MIXED: Final = re.compile(r"(?=.*\d)(?=.*[a-z]).*.[A-Z]")
 _DIGITS: Final = re.compile(r"\d")
-_YEAR_MONTH: Final = re.compile(r"(?:19|20)\d\d-(?:0[1-9]|1[0-2])")
+_PERIOD: Final = re.compile(r"(?:19|20)\d\d-(?:0[1-9]|1[0-2]|q[1-4])|q[1-4]-(?:19|20)\d\d")
+"""A month or a quarter of a year."""
+_SIZE: Final = re.compile(r"(?!0x)\d{1,5}(?:\.\d+)?(?:x\d{1,5}(?:\.\d+)?){1,2}[a-z]{0,3}")
+"""Such as 1920x1080 or 10x20cm: numbers of their own, which others set apart or join with another sign."""
+_VERSION: Final = re.compile(r"v\d+(?:\.\d+){0,2}")
 _JOINT: Final = re.compile(r"(?<=.)(?:-|\.{2,})(?=.)|(?<=[a-z])(?=\d)")
 """Where a value may be put together of two: the ends of a range, a word and its number."""
 _MOST_JOINTS: Final = 6
@@ -99,9 +103,11 @@ def is_strong(value: str) -> bool:
         case ValueKind.PATH:
             return bool(digits or _EXTENSION.search(value))
         case ValueKind.ID:
-            if digits < _LEAST_ID_DIGITS or len(value) < _LEAST_ID_CHARS or _YEAR_MONTH.fullmatch(value):
+            if digits < _LEAST_ID_DIGITS or len(value) < _LEAST_ID_CHARS:
                 return False
-            return not any(_is_moment(start) and _is_moment(end) for start, end in _halves(value))
+            if _PERIOD.fullmatch(value) or _SIZE.fullmatch(value):
+                return False
+            return not any(_is_weak_end(start) and _is_weak_end(end) for start, end in _halves(value))
         case ValueKind.NUMBER:
             return digits >= _LONG_NUMBER_DIGITS and "." not in value and "/" not in value
         case _:
@@ -188,8 +194,9 @@ def _halves(value: str) -> list[tuple[str, str]]:
     return [(value[:start], value[end:]) for start, end in joints] if len(joints) <= _MOST_JOINTS else []
 
 
-def _is_moment(value: str) -> bool:
-    return any(form.fullmatch(value) for form in (_CLOCK, _ISO_DATE, _OTHER_DATE))
+def _is_weak_end(value: str) -> bool:
+    """Tell whether a range from or to `value` is one that anybody may write another way."""
+    return any(form.fullmatch(value) for form in (_CLOCK, _ISO_DATE, _OTHER_DATE, _VERSION))
 
 
 def _stands(value: str, text: str) -> bool:

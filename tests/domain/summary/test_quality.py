@@ -320,10 +320,20 @@ def test_values_that_can_come_from_the_source_are_not_invented(value: str, sourc
         "2031-06",
         "10:30-11:00",
         "2031-06-14..2031-06-16",
+        "q3-2031",
+        "2031-q3",
+        "1920x1080",
+        "10x20cm",
+        "v2.1.3-v2.1.4",
     ],
 )
 def test_what_models_round_or_know_by_themselves_is_not_held_against_them(value: str) -> None:
     assert not is_strong(value)
+
+
+@pytest.mark.parametrize("value", ["q7-2031", "0x12345", "x1920-1080", "v2.1.3-4711", "1234567x8910111"])
+def test_what_only_looks_like_a_size_or_a_period_is_held_against_them(value: str) -> None:
+    assert is_strong(value)
 
 
 # Mending
