@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from api.auth.jwt_tokens import JwtTokens
 from api.auth.principals import Authenticator
@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from runtime.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ERASURES_AT_ONCE: Final = 2
+"""Of one process, on connections of their own: one may take minutes, and nobody else waits for it."""
 
 
 class Services:
@@ -42,6 +46,10 @@ class Services:
         self.strict = StrictJson(Limits.of(settings))
         self.engine = service_async_engine(settings)
         self._admission = Admission(settings.database_pool_size, patience=engine.CONNECT_SECONDS)
+        self._erasures = service_async_engine(
+            settings, pool_size=ERASURES_AT_ONCE, command_seconds=engine.ERASE_SECONDS
+        )
+        self._erasures_admission = Admission(ERASURES_AT_ONCE, patience=engine.CONNECT_SECONDS)
         self.metrics = Metrics()
         self.under_way = BytesUnderWay(max(settings.max_bytes_under_way, settings.max_body_bytes))
         self.wakeups = Wakeups(settings, self.metrics)
@@ -89,6 +97,7 @@ class Services:
         await self.metrics.pools.stop()
         await self.pool.close()
         await self.engine.dispose()
+        await self._erasures.dispose()
         TRACING.stop()
 
     async def run(
@@ -98,13 +107,35 @@ class Services:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Run a query of the store in a transaction of its own, on behalf of a tenant.
+        """Run a query of the store in a transaction of its own, on behalf of a tenant."""
+        with self.metrics.pools.query():
+            return await self._run(self._admission, self.engine, tenant_id, query, *args, **kwargs)
 
-        Apart from `run_without_tenant` this is the one place where a request's transaction begins and ends; the two hot
-        calls are one statement each.
+    async def erase(
+        self,
+        tenant_id: UUID,
+        query: Callable[Concatenate[Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run a query that erases, as `run` does the others, however long it takes."""
+        return await self._run(self._erasures_admission, self._erasures, tenant_id, query, *args, **kwargs)
+
+    async def _run(
+        self,
+        admission: Admission,
+        database: AsyncEngine,
+        tenant_id: UUID,
+        query: Callable[Concatenate[Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Apart from `run_without_tenant` the one place where a request's transaction begins and ends.
+
+        The two hot calls are one statement each.
         """
-        with self.metrics.pools.query(), noting_ended_runs() as ended:
-            async with self._admission, async_transaction(self.engine, tenant_id) as connection:
+        with noting_ended_runs() as ended:
+            async with admission, async_transaction(database, tenant_id) as connection:
                 result = await connection.run_sync(query, *args, **kwargs)
             for run in ended:
                 self.metrics.run_ended(run)

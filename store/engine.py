@@ -39,6 +39,8 @@ CONNECT_SECONDS: Final = 1.0
 """Seconds that a request waits for a connection, for a new one to open, and for one to say that it takes writes."""
 COMMAND_SECONDS: Final = 10.0
 """Seconds that a statement of a request may take."""
+ERASE_SECONDS: Final = 600.0
+"""Seconds that an erasure may: it removes all of a conversation in one statement, however long that is."""
 TRUSTED_SECONDS: Final = 5.0
 """Seconds for which a connection that answered is taken to answer again, unless it was closed."""
 _HOST_SECONDS: Final = 10
@@ -125,21 +127,26 @@ def _psycopg_engine(
     return engine
 
 
-def service_async_engine(settings: Settings) -> AsyncEngine:
-    """Return the API's engine for everything but the two hot calls."""
+def service_async_engine(
+    settings: Settings, *, pool_size: int | None = None, command_seconds: float | None = None
+) -> AsyncEngine:
+    """Return an engine of the API for other things than the two hot calls.
+
+    `pool_size` and `command_seconds` are for another than the one that nearly all of them share.
+    """
     # Only the API has it; workers would load the ORM with it.
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
     engine = create_async_engine(
         "postgresql+asyncpg://",
         hide_parameters=True,
-        pool_size=settings.database_pool_size,
+        pool_size=pool_size or settings.database_pool_size,
         max_overflow=0,
         pool_timeout=CONNECT_SECONDS,
         async_creator=asyncpg_connector(
             settings,
             timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
+            command_timeout=command_seconds or COMMAND_SECONDS,
             server_settings=server_settings(settings, "api"),
         ),
     )

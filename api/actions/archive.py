@@ -66,6 +66,6 @@ async def _whole(caller: Caller, row: Mapping[str, Any]) -> AsyncIterator[bytes]
 async def erase_all_of(caller: Caller, user_ref: str) -> int:
     """Erase every conversation of a user, some in each transaction; return how many there were."""
     total = 0
-    while erased := await caller.services.run(caller.tenant_id, erasures.erase_of_user, caller.operator, user_ref):
+    while erased := await caller.services.erase(caller.tenant_id, erasures.erase_of_user, caller.operator, user_ref):
         total += erased
     return total

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
 
 MOST_TOKENS = 1_000_000_000
-"""Tokens of a conversation's input at most; about half of what an integer column of Postgres holds, for what follows."""
+"""Tokens of a conversation's input; an integer column of Postgres holds about twice as many, for what comes later."""
 ROWS_AT_A_TIME = 100
 """Rows that are written by one statement; a snapshot, which may have megabytes, by one of its own."""
 

@@ -337,8 +337,10 @@ class ServiceClient:
         return _read(response.content, Conversation)
 
     def erase(self, conversation_id: str) -> dict[str, Any]:
-        """Remove every text of a conversation for good; return its tombstone."""
-        return _read(self._send("DELETE", f"/conversations/{conversation_id}", repeatable=True).content, dict[str, Any])
+        """Remove every text of a conversation for good, however long that takes; return its tombstone."""
+        path = f"/conversations/{conversation_id}"
+        response = self._send("DELETE", path, repeatable=True, extra_seconds=math.inf)
+        return _read(response.content, dict[str, Any])
 
     def erase_user(self, user_ref: str) -> dict[str, Any]:
         """Remove every text of all conversations of a user for good, however long that takes; return how many."""

@@ -105,9 +105,8 @@ def is_strong(value: str) -> bool:
         case ValueKind.ID:
             if digits < _LEAST_ID_DIGITS or len(value) < _LEAST_ID_CHARS:
                 return False
-            if _PERIOD.fullmatch(value) or _SIZE.fullmatch(value):
-                return False
-            return not any(_is_weak_end(start) and _is_weak_end(end) for start, end in _halves(value))
+            is_range = any(_is_weak_end(start) and _is_weak_end(end) for start, end in _halves(value))
+            return not (is_range or _PERIOD.fullmatch(value) or _SIZE.fullmatch(value))
         case ValueKind.NUMBER:
             return digits >= _LONG_NUMBER_DIGITS and "." not in value and "/" not in value
         case _:

@@ -71,7 +71,7 @@ async def erase_conversation(request: Request[Principal, Any, Any], conversation
     if (await read_form(request)).get("agreed") != "yes":
         raise invalid("Tick that nothing of it can be had back.", "agreed")
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    await caller.run(_erase, conversation, caller)
+    await caller.services.erase(caller.tenant_id, _erase, conversation, caller)
     return redirect(f"{HOME}/operators?done=erased")
 
 
@@ -88,8 +88,8 @@ def _take_along(
     return row
 
 
-def _erase(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller) -> None:
+def _erase(connection: Connection, conversation_id: UUID, caller: Caller) -> None:
     # A tombstone answers for what was erased before, and nothing is done again: whoever asks first is written down.
-    or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    or_not_found(conversations.get(connection, caller.tenant_id, conversation_id))
     or_not_found(erasures.erase(connection, caller.operator, conversation_id))
     operator_actions.record(connection, caller.operator, "erase", conversation_id=conversation_id)

@@ -34,7 +34,7 @@ async def erase_conversation(request: Request[Principal, Any, Any], conversation
     numbers. Needs the scope `admin`.
     """
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    tombstone = await caller.services.run(caller.tenant_id, erasures.erase, caller.operator, conversation)
+    tombstone = await caller.services.erase(caller.tenant_id, erasures.erase, caller.operator, conversation)
     return erasure_out(or_not_found(tombstone))
 
 

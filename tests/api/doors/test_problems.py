@@ -390,6 +390,26 @@ def test_connections_that_are_all_in_use(
         assert client.get(path).json()["last_seq"] == 0
 
 
+def test_an_erasure_may_take_longer_than_other_statements(
+    gated: tuple[Gate, Settings], database_url: str, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that came later has been refused by the time that the erasure is let on; nobody else waits for it."""
+    _, settings = gated
+    monkeypatch.setattr(store_engine, "COMMAND_SECONDS", 0.5)
+    settings = settings.model_copy(update={"database_pool_size": 1})
+    with running_api(settings) as api, api.client(tenant.key) as client, ThreadPoolExecutor(1) as threads:
+        path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
+        with psycopg.connect(database_url) as connection:
+            connection.execute("select from conversations for update")
+            waiting = threads.submit(client.delete, path)
+            eventually(lambda: blocked(database_url) == 1)
+            assert client.get(path).status_code == 200
+            problem(client.patch(path, json={"model": "m"}), 503, "unavailable")
+            assert not waiting.done()
+        assert waiting.result().status_code == 200
+        problem(client.get(path), 404, "not_found")
+
+
 def blocked(database_url: str) -> int:
     """Return how many connections wait for a lock."""
     with psycopg.connect(database_url) as connection:
