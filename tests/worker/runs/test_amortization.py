@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.conftest import Tenant
     from tests.support.long_conversation import Played
 
-TURNS: Final[Mapping[Kind, int]] = {"chat": 600, "agent": 400}
+TURNS: Final[Mapping[Kind, int]] = {"chat": 600, "agent": 240}
 SPARING: Final = {"tool_results_growth_ratio": 0.6}
 """Tool results are cut when it is cheapest, not as soon as they are over the budget."""
 DEFAULT: Final = {name: getattr(Policy(), name) for name in SMALL}
@@ -55,18 +55,18 @@ class Whole(NamedTuple):
     """Turns after which the context began otherwise than before."""
 
 
-def played(chat: Chat, workers: Workers, kind: Kind, policy: Mapping[str, Any] = DEFAULT) -> Whole:
+def played(chat: Chat, workers: Workers, kind: Kind, count: int, policy: Mapping[str, Any] = DEFAULT) -> Whole:
     conversation = chat.begin(policy)
     marks: list[Played] = []
     breaks: list[int] = []
     heads: list[int] = []
     broken = 0
-    for state in play(chat, workers, conversation, turns(kind, TURNS[kind])):
+    for state in play(chat, workers, conversation, turns(kind, count)):
         if state.cache.breaks > broken:
             broken = state.cache.breaks
             breaks.append(state.turns)
             heads.append(chat.row(conversation).head_version)
-        if state.turns in {TURNS[kind] // 2, TURNS[kind]}:
+        if state.turns in {count // 2, count}:
             marks.append(state)
     snapshots = list(chat.query(STORED, c=conversation))
     # Nothing but a new snapshot changes what a context begins with: byte for byte it is the same in between.
@@ -77,7 +77,7 @@ def played(chat: Chat, workers: Workers, kind: Kind, policy: Mapping[str, Any] =
 
 @pytest.mark.parametrize("kind", [pytest.param("chat", marks=pytest.mark.slow), "agent"])
 def test_what_compaction_writes_is_bounded_by_what_was_appended(chat: Chat, kind: Kind) -> None:
-    whole = played(chat, Workers(chat, ExtractiveSummarizer()), kind)
+    whole = played(chat, Workers(chat, ExtractiveSummarizer()), kind, TURNS[kind])
     last = whole.marks[-1]
     assert {run.state for run in chat.runs(whole.conversation)} == {"committed"}
     stored = sum(row.stored for row in whole.snapshots)
@@ -94,7 +94,7 @@ def test_what_compaction_writes_is_bounded_by_what_was_appended(chat: Chat, kind
 
 @pytest.mark.slow
 def test_it_does_not_grow_with_the_conversations_length(chat: Chat) -> None:
-    whole = played(chat, Workers(chat, ExtractiveSummarizer()), "agent", DEFAULT | SPARING)
+    whole = played(chat, Workers(chat, ExtractiveSummarizer()), "agent", 400, DEFAULT | SPARING)
     half, last = whole.marks
     through = [number for number, turn in enumerate(whole.breaks) if turn <= half.turns][-1] + 1
     first = sum(row.stored for row in whole.snapshots[:through]) / half.appended
