@@ -56,7 +56,7 @@ class Used(NamedTuple):
 
 def metrics() -> dict[str, set[str]]:
     """Return every metric as queries name it, with its labels; those that rules record included."""
-    found: dict[str, set[str]] = {"process_resident_memory_bytes": set()}
+    found: dict[str, set[str]] = {"process_resident_memory_bytes": set(), "up": {"job", "instance"}}
     for section in runpy.run_path(str(ROOT / "docs" / "metrics.py"))["families"]():
         for each in section:
             names = [f"{each.name}_{part}" for part in ("bucket", "sum", "count")]
@@ -241,7 +241,16 @@ def fires(alert: str, series: dict[str, int | str], tmp_path: Path, **labels: st
     return outcomes[0]
 
 
-@pytest.mark.parametrize(("reason", "expected"), [("summary_rejected", True), ("model_overloaded", False)])
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("summary_rejected", True),
+        ("model_refused", True),
+        ("model_garbage", True),
+        ("model_overloaded", False),
+        ("circuit_open", False),
+    ],
+)
 def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
     reason: str, tmp_path: Path, *, expected: bool
 ) -> None:
@@ -252,6 +261,13 @@ def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
         steps % ("extract", "committed", ""): 9,
     }
     assert fires("PalimpsestSummariesRefused", series, tmp_path) is expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0, True), (1, False)])
+def test_a_process_that_cannot_be_scraped_raises_an_alert(value: int, tmp_path: Path, *, expected: bool) -> None:
+    series: dict[str, int | str] = {'up{job="palimpsest-worker",instance="sweeper:9464"}': f"{value}x60"}
+    labels = {"job": "palimpsest-worker", "instance": "sweeper:9464"}
+    assert fires("PalimpsestScrapeFails", series, tmp_path, **labels) is expected
 
 
 @pytest.mark.parametrize(("unanswered", "answered", "expected"), [(60, 0, True), (8, 60, True), (1, 60, False)])

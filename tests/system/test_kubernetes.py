@@ -11,6 +11,7 @@ import yaml
 
 from api.app import create_app
 from compaction.policy import FIELDS
+from gateway.doors import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES, door_of
 from runtime.broker import QUEUES, celery_app
 from runtime.settings import Settings
 from tests.support.places import ROOT
@@ -28,6 +29,7 @@ DOCUMENTS: list[dict[str, Any]] = [
     if path.name != "kustomization.yaml"
     for document in yaml.safe_load_all(path.read_text())
 ]
+CALLED = [MESSAGES, COUNT_TOKENS, CHAT, RESPONSES]
 KUSTOMIZATION: dict[str, Any] = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
 
 
@@ -226,21 +228,35 @@ def test_everything_is_applied_but_the_migration_which_comes_before() -> None:
 
 
 def test_the_way_in_leads_to_the_api_and_takes_what_it_takes(service: Service) -> None:
-    (ingress,) = of_kind("Ingress").values()
-    annotations = ingress["metadata"]["annotations"]
-    limit = int(annotations["nginx.ingress.kubernetes.io/proxy-body-size"].removesuffix("m"))
-    assert limit << 20 == Settings.model_fields["max_body_bytes"].default
-    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 25
-    (rule,) = ingress["spec"]["rules"]
-    assert {rule["host"]} == {host for each in ingress["spec"]["tls"] for host in each["hosts"]}
-    target = of_kind("Service")["palimpsest"]
-    ports = {each["name"] for each in target["spec"]["ports"]}
-    for path in rule["http"]["paths"]:
-        assert path["backend"]["service"]["name"] == target["metadata"]["name"]
-        assert path["backend"]["service"]["port"]["name"] in ports
+    for path in _ways_in("palimpsest", "max_body_bytes", longest_wait=25.0):
         asked = httpx2.get(f"{service.api.url}{'/v1/conversations' if path['path'] == '/v1' else path['path']}")
         assert asked.status_code != httpx2.codes.NOT_FOUND
         assert not "/metrics".startswith(path["path"])
+
+
+def test_the_way_to_the_gateway_leads_to_its_doors_and_no_further() -> None:
+    longest_wait = Settings.model_fields["gateway_upstream_seconds"].default
+    (path,) = _ways_in("palimpsest-gateway", "gateway_max_body_bytes", longest_wait=longest_wait)
+    assert [door_of("POST", f"{path['path']}{door.end}", {}) for door in CALLED] == CALLED
+    annotations = of_kind("Ingress")["palimpsest-gateway"]["metadata"]["annotations"]
+    assert annotations["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+
+
+def _ways_in(name: str, body_bytes: str, *, longest_wait: float) -> list[Any]:
+    """Return the paths of an Ingress, which lead to the service of its name and take what that takes."""
+    ingress, target = of_kind("Ingress")[name], of_kind("Service")[name]
+    annotations = ingress["metadata"]["annotations"]
+    limit = int(annotations["nginx.ingress.kubernetes.io/proxy-body-size"].removesuffix("m"))
+    assert limit << 20 == Settings.model_fields[body_bytes].default
+    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > longest_wait
+    (rule,) = ingress["spec"]["rules"]
+    assert {rule["host"]} == {host for each in ingress["spec"]["tls"] for host in each["hosts"]}
+    ports = {each["name"] for each in target["spec"]["ports"]}
+    paths: list[Any] = rule["http"]["paths"]
+    for path in paths:
+        assert path["backend"]["service"]["name"] == name
+        assert path["backend"]["service"]["port"]["name"] in ports
+    return paths
 
 
 def test_every_pod_that_lives_on_is_scraped_where_it_answers() -> None:
