@@ -82,7 +82,7 @@ select p.proname as name, p.oid::regprocedure::text as signature,
        case when 'o' = any (p.proargmodes) then null else pg_get_function_result(p.oid) end as result,
        l.lanname as language,
        case p.provolatile when 'i' then 'immutable' when 's' then 'stable' end as volatility, p.prosecdef as definer,
-       array_to_string(p.proconfig, ', ') as settings, p.prosrc as source,
+       p.proconfig as settings, p.prosrc as source,
        case when p.prosecdef then pg_get_userbyid(p.proowner) end as owner,
        p.proacl is not null as restricted,
        (select string_agg(coalesce(r.rolname, 'public'), ', ' order by r.rolname collate "C")
@@ -177,11 +177,15 @@ def _triggers_and_grants(rows: _Rows, relation: Any) -> Iterator[str]:
         yield f"grant {grant.privileges} on {relation.name} to {grant.role};"
 
 
+def _setting(setting: str) -> str:
+    name, _, value = setting.partition("=")
+    return f"set {name} = {value}" if name == "search_path" else f"set {name} = '{value}'"
+
+
 def _function(function: Any) -> Iterator[str]:
     result = f" returns {function.result}" if function.result else ""
     words = [f"language {function.language}", function.volatility, "security definer" if function.definer else None]
-    if function.settings:
-        words.append("set " + function.settings.replace("=", " = ", 1))
+    words.extend(map(_setting, function.settings or ()))
     yield f"create function {function.name}({function.arguments}){result}"
     yield f"{' '.join(word for word in words if word)} as $${function.source}$$;"
     if function.owner:

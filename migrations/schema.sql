@@ -1,4 +1,4 @@
--- The whole schema at revision 0126, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0127, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -1504,7 +1504,7 @@ revoke execute on function backlog() from public;
 grant execute on function backlog() to palimpsest_service;
 
 create function clear_checks(p_conversations uuid[], p_revisions bigint[]) returns SETOF uuid
-language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+language sql security definer set search_path = pg_catalog, public, pg_temp set lock_timeout = '200ms' as $$
     select set_config('synchronous_commit', 'off', true);
     update public.conversations as c set check_due_at = null
     from unnest(p_conversations, p_revisions) as seen (id, revision)
@@ -1566,20 +1566,21 @@ revoke execute on function due_deliveries(integer) from public;
 grant execute on function due_deliveries(integer) to palimpsest_service;
 
 create function due_states(p_conversations uuid[], p_lock boolean) returns TABLE(conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, model text, revision bigint, estimated integer, measured integer, context_bytes bigint, has_old_results boolean, tool_results_hold integer, summary_hold integer, trim_hold integer, pending_version integer, has_active_run boolean, counted_cap integer, stored integer, is_counted boolean)
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp set lock_timeout = '200ms' as $$
 begin
     if p_lock then
         perform from public.conversations as c where c.id = any (p_conversations) order by c.id for no key update;
     end if;
     return query
     select c.id, c.tenant_id, t.policy, c.policy, c.model, c.revision,
-           ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio)::integer + c.unstored_tokens,
+           least(2147483647, ceil((c.context_tokens::bigint + c.fixed_tokens) * c.token_ratio)
+                             + c.unstored_tokens)::integer,
            case when c.measured_version = c.head_version then c.measured_tokens end,
            c.context_bytes, c.newest_result > c.results_cut_through,
            c.tool_results_hold, c.summary_hold, c.trim_hold, c.pending_version,
            exists (select from public.runs as r
                    where r.conversation_id = c.id and r.state in ('queued', 'running') and r.block_id is null),
-           c.counted_cap, c.context_tokens + c.fixed_tokens, c.last_request < c.measured_seq
+           c.counted_cap, least(2147483647, c.context_tokens::bigint + c.fixed_tokens)::integer, c.last_request < c.measured_seq
     from public.conversations as c join public.tenants as t on t.id = c.tenant_id
     where c.id = any (p_conversations) and (c.check_due_at is null) is false;
 end $$;
@@ -2658,7 +2659,7 @@ language sql as $$
 $$;
 
 create function recount_end(p_conversation uuid) returns void
-language sql set enable_bitmapscan = off, enable_seqscan=off as $$
+language sql set enable_bitmapscan = 'off' set enable_seqscan = 'off' as $$
     with live as not materialized (
         select seq, role, content, is_request, has_thinking, result_chars from public.messages
         where conversation_id = p_conversation and superseded_at is null
@@ -2824,7 +2825,7 @@ begin
         where conversation_id = p_conversation and carried_until >= p_from;
     update public.conversations set edits = edits + 1 where id = p_conversation
         returning head_version, next_seq, strip_thinking_through, held_by_restore, tool_results_hold, summary_hold, trim_hold,
-            pending_version, edits, context_tokens
+            pending_version, edits, context_tokens, head_moved_at
         into c;
     v_version := public.newest_version_below(p_conversation, p_from);
     perform public.move_head(p_conversation, v_version);
@@ -2833,7 +2834,9 @@ begin
     if v_version = c.head_version then
         -- Nothing before the messages that are left has changed: what was signed stays valid, what was restored restored.
         update public.conversations
-            set strip_thinking_through = c.strip_thinking_through, head_moved_at = least(head_moved_at, p_from),
+            set strip_thinking_through = c.strip_thinking_through,
+                -- Whoever read the context before it moved may not know of it yet.
+                head_moved_at = case when c.head_moved_at = c.next_seq then c.next_seq else least(head_moved_at, p_from) end,
                 pending_version = case when public.stands_before(id, c.pending_version, p_from) then c.pending_version end
             where id = p_conversation;
         update public.conversations

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from compaction.overrides import InForce, in_force
 from compaction.steps.ladder import batch_is_due, decide
 from compaction.steps.runs import RunKind, RunTrigger
+from runtime.log import fault
 from store.conversations import conversations, snapshots, waiting
 from store.runs import runs
 from worker.metrics import METRICS
@@ -37,6 +39,8 @@ POLICIES: Final = 4_096
 """Policies in force that are remembered by their texts: parsing one costs more than all else that a check decides."""
 PASSES: Final = 10
 """Times a batch is read again for conversations that were appended to meanwhile; the sweeper has the rest."""
+OF_ONE: Final = ("22", "55P03")
+"""Beginnings of SQLSTATEs that are one conversation's fault: somebody has it locked, or it cannot be counted."""
 
 
 class _Known(NamedTuple):
@@ -44,6 +48,15 @@ class _Known(NamedTuple):
 
     in_force: InForce
     pause: Pause | None
+
+
+class _Look(NamedTuple):
+    """What a batch of conversations came to; `left` are those to be looked at again."""
+
+    idle: int
+    wishes: Sequence[tuple[UUID, UUID]]
+    due: Sequence[CheckState]
+    left: list[UUID]
 
 
 class Checker:
@@ -74,30 +87,49 @@ class Checker:
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
         """Check conversations and carry out what is due, until none of them has a check due."""
         waiting = list(dict.fromkeys(conversation_ids))
-        place = {conversation_id: number for number, conversation_id in enumerate(waiting)}
         for number in range(PASSES):
             if not waiting:
                 return
-            # First without a lock, so that nobody's append waits for a check; where one came in between, with it.
-            with self._reading(lock=number > 0) as connection:
-                states = conversations.check_states(connection, waiting, lock=number > 0)
-                # In the order that they were given in, which is fair; the database's is that of ids or of pages.
-                states.sort(key=lambda state: place[state.conversation_id])
-                idle, busy, near = self._split(states)
-                wishes = self._wish_ahead(connection, idle)
-                in_pause = self._in_pause(connection, near) if near else {}
-                if in_pause:
-                    idle = [state for state in idle if state.conversation_id not in in_pause]
-                done = conversations.clear_checks(connection, idle) if idle else set()
-            METRICS.checked("idle", len(idle))
-            for tenant_id, wish_id in wishes:
+            try:
+                # First without a lock, so that nobody's append waits for a check; where one came in between, with it.
+                look = self._look(waiting, lock=number > 0)
+            except DBAPIError as error:
+                self._one_by_one(waiting, error, execute)
+                return
+            METRICS.checked("idle", look.idle)
+            for tenant_id, wish_id in look.wishes:
                 if self._ahead is not None:
                     self._ahead.wake(tenant_id, wish_id)
-            for state in (*busy, *in_pause.values()):
-                if (lease := self._begin(state)) is not None:
+            for state in look.due:
+                if (lease := self._began(state)) is not None:
                     METRICS.checked("begun")
                     execute(lease)
-            waiting = [state.conversation_id for state in states if state.conversation_id not in done]
+            waiting = look.left
+
+    def _look(self, waiting: Sequence[UUID], *, lock: bool) -> _Look:
+        """Read conversations that have a check due, and take the marks off those with nothing to do."""
+        place = {conversation_id: number for number, conversation_id in enumerate(waiting)}
+        with self._reading(lock=lock) as connection:
+            states = conversations.check_states(connection, waiting, lock=lock)
+            # In the order that they were given in, which is fair; the database's is that of ids or of pages.
+            states.sort(key=lambda state: place[state.conversation_id])
+            idle, busy, near = self._split(states)
+            wishes = self._wish_ahead(connection, idle)
+            in_pause = self._in_pause(connection, near) if near else {}
+            if in_pause:
+                idle = [state for state in idle if state.conversation_id not in in_pause]
+            done = conversations.clear_checks(connection, idle) if idle else set()
+        left = [state.conversation_id for state in states if state.conversation_id not in done]
+        return _Look(len(idle), wishes, (*busy, *in_pause.values()), left)
+
+    def _one_by_one(self, waiting: Sequence[UUID], error: DBAPIError, execute: Callable[[Lease], None]) -> None:
+        """Check each by itself, so that the one whose fault an error is keeps no other from its check."""
+        if len(waiting) == 1:
+            _leave(waiting[0], error)
+            return
+        _raise_unless_of_one(error)
+        for conversation_id in waiting:
+            self.check([conversation_id], execute)
 
     def _reading(self, *, lock: bool) -> AbstractContextManager[Connection]:
         """Open a transaction only for what has to happen at once: it costs as much as the two statements in it."""
@@ -148,6 +180,13 @@ class Checker:
             and batch_is_due(state.load, self._in_force(state).policy)
         ]
         return self._ahead.wish(connection, near) if near else []
+
+    def _began(self, state: CheckState) -> Lease | None:
+        try:
+            return self._begin(state)
+        except DBAPIError as error:
+            _leave(state.conversation_id, error)
+            return None
 
     def _begin(self, state: CheckState) -> Lease | None:
         policy = self._in_force(state).policy
@@ -203,6 +242,17 @@ class Checker:
             promoted = snapshots.promote_pending(connection, state.tenant_id, state.conversation_id)
         if promoted:
             log.warning("snapshot.promoted_in_loop", conversation_id=str(state.conversation_id), version=promoted)
+
+
+def _leave(conversation_id: UUID, error: DBAPIError) -> None:
+    """Leave a conversation to the sweeper, as its check stays due; raise what is not its own fault."""
+    _raise_unless_of_one(error)
+    log.warning("check.left", conversation_id=str(conversation_id), error=fault(error))
+
+
+def _raise_unless_of_one(error: DBAPIError) -> None:
+    if not (getattr(error.orig, "sqlstate", None) or "").startswith(OF_ONE):
+        raise error
 
 
 def _is_idle(state: CheckState, policy: Policy) -> bool:

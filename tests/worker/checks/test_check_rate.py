@@ -107,4 +107,33 @@ def test_many_conversations_are_locked_in_the_order_of_their_ids(
             done = threads.submit(lock)
             eventually(lambda: chat.query("select 1 from pg_locks where not granted"))
             assert chat.query(unlocked, id=low) == []
-        done.result()
+        done.exception()  # It waits, or has given up by now.
+
+
+def test_a_conversation_that_somebody_has_locked_keeps_no_other_from_its_check(chat: Chat) -> None:
+    low, locked, over, high = sorted(due(chat, 4))
+    chat.append(over, rounds(6, 1_000))
+    workers = Workers(chat)
+    locks = text("select from conversations where id = any (:ids) for update")
+    with chat.database.transaction(chat.tenant_id) as holding:
+        holding.execute(locks, {"ids": [locked, over]})
+        workers.check(low, locked, over, high)
+        assert [check_state(chat, each) is None for each in (low, locked, over, high)] == [True, False, False, True]
+        assert chat.runs(over) == []
+    workers.check(locked, over)
+    assert check_state(chat, locked) is None
+    assert [run.state for run in chat.runs(over)] == ["committed"]
+
+
+def test_a_conversation_whose_size_no_integer_holds_keeps_no_other_from_its_check(chat: Chat) -> None:
+    low, large, high = sorted(due(chat, 3))
+    most = 2**31 - 1
+    chat.query(
+        "update conversations set context_tokens = :most, fixed_tokens = :most where id = :id", most=most, id=large
+    )
+    state = check_state(chat, large)
+    assert state is not None
+    assert state.estimated == most
+    Workers(chat).check(low, large, high)
+    assert [check_state(chat, each) for each in (low, high)] == [None, None]
+    assert chat.runs(large)

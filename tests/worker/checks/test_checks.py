@@ -276,6 +276,26 @@ def test_a_turn_between_reading_and_clearing_is_looked_at_again(chat: Chat, monk
     assert chat.run(conversation).state == "committed"
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+def test_what_may_come_from_before_the_head_moved_is_not_taken_for_what_it_serves(
+    chat: Chat, *, replaces: bool
+) -> None:
+    """A client read the context before, regenerates an answer or sends the next, and does not say which it read."""
+    conversation = chat.begin()
+    workers = Workers(chat)
+    chat.append(conversation, [*agent(6), answer("done")])
+    workers.settle(conversation)
+    last = chat.row(conversation).next_seq - 1
+    assert head(chat, conversation)[0] == 1
+    told = {"type": "thinking", "thinking": "That was it.", "signature": "sig"}, {"type": "text", "text": "Done."}
+    again = [{"role": "assistant", "content": list(told)}]
+    turn = again if replaces else [request("and now?"), *again]
+    chat.append(conversation, turn, input_tokens=900, replace_from=last if replaces else None)
+    row = chat.row(conversation)
+    assert row.measured_version is None
+    assert row.strip_thinking_through == row.next_seq - 1
+
+
 class TestRunningToolLoopWithSignedThinking:
     """Moving the prefix under it would make the API refuse the thinking: the snapshot waits."""
 

@@ -1,0 +1,40 @@
+"""A check waits for nobody's lock while others' conversations are locked for it, and no conversation's size fails all.
+
+An edit does not forget that the head has moved since the last append.
+
+Revision ID: 0127
+Revises: 0126
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from migrations.scripts import amend_function, restore_function, run_script
+
+revision = "0127"
+down_revision = "0126"
+branch_labels = None
+depends_on = None
+
+_DUE_STATES: Final = ("0100_checks.sql", "due_states")
+_PASSAGES: Final = {
+    # Where the sum is more than an integer, that is what it is taken for: a number that fails is a batch that fails.
+    "ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio)::integer + c.unstored_tokens,": (
+        "least(2147483647, ceil((c.context_tokens::bigint + c.fixed_tokens) * c.token_ratio)\n"
+        "                             + c.unstored_tokens)::integer,"
+    ),
+    "c.counted_cap, c.context_tokens + c.fixed_tokens,": (
+        "c.counted_cap, least(2147483647, c.context_tokens::bigint + c.fixed_tokens)::integer,"
+    ),
+}
+
+
+def upgrade() -> None:
+    amend_function(*_DUE_STATES, _PASSAGES)
+    run_script("0127_locked_rows.sql")
+
+
+def downgrade() -> None:
+    restore_function(*_DUE_STATES)
+    run_script("0127_down.sql")
