@@ -16,6 +16,8 @@ IMAGE_TOKENS: Final = 1_600
 """Tokens of an image at the largest size the API keeps, width x height / 750 (API documentation, vision)."""
 DOCUMENT_TOKENS: Final = 4_000
 """Tokens of a PDF or a file whose length is not known; its base64 says nothing about it."""
+MOST_TOKENS: Final = 100_000_000
+"""Tokens of one content at most: hundreds of times what a request has room for, and far from where an integer ends."""
 
 _DENSE: Final = re.compile(
     "[\u0e00-\u0eff\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef"
@@ -56,7 +58,7 @@ def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return
         case "instruction":
             return text_weight(_string(block.get("text")))
         case "opaque" if isinstance(size := block.get("size"), int):
-            return size
+            return min(max(0, size), MOST_TOKENS * CHARS_PER_TOKEN)
         case str(kind) if kind in _UNSIZED:
             return _UNSIZED[kind] * CHARS_PER_TOKEN
         case _:
@@ -77,8 +79,8 @@ def content_weight(content: Any) -> int:
 
 
 def content_tokens(content: Any) -> int:
-    """Return the estimated tokens of one message's content, rounded up."""
-    return -(-content_weight(content) // CHARS_PER_TOKEN)
+    """Return the estimated tokens of one message's content, rounded up; no more than MOST_TOKENS."""
+    return min(MOST_TOKENS, -(-content_weight(content) // CHARS_PER_TOKEN))
 
 
 def _json_weight(value: Any) -> int:

@@ -17,7 +17,7 @@ from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import TokenUsage, UsageError, read_usage
 from compaction.shorten.inline_tags import hidden_tokens
 from compaction.text.outline import ContextBlock
-from compaction.tokens import json_text
+from compaction.tokens import MOST_TOKENS, json_text
 from store.hot_path import SentTurn, Usage
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
             hidden.append(hidden_tokens(message.role, content, tags, limit))
     return Turn(
         contents,
-        turn_facts(facts),
+        _bounded(turn_facts(facts)),
         usage_of(counted, turn.snapshot_version),
         turn.expected_next_seq,
         turn.replace_from,
@@ -135,7 +135,7 @@ def _of_other_shape(
     context: tuple[ContextBlock, ...],
 ) -> Turn:
     decoded = [_decoded(turn, message, f"/messages/{index}", limits) for index, message in enumerate(value["messages"])]
-    facts = codecs.facts_of(decoded)
+    facts = _bounded(codecs.facts_of(decoded))
     counted = _counted(turn, value.get("usage"))
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     hidden = [hidden_tokens(message.role, message.content, tags, limit) for message in decoded] if tags else []
@@ -151,6 +151,13 @@ def _of_other_shape(
         tuple((message.role, message.content) for message in decoded),
         _cached(counted),
     )
+
+
+def _bounded(facts: TurnFacts) -> TurnFacts:
+    """Return facts; raise the problem that a turn counts more tokens than any could."""
+    if sum(message.tokens for message in facts.messages) >= MOST_TOKENS:
+        raise invalid(f"The turn comes to {MOST_TOKENS:,} tokens or more; only smaller ones are taken.", "/messages")
+    return facts
 
 
 def _decoded(turn: ChatTurnIn | ItemsTurnIn, message: Any, pointer: str, limits: Limits) -> Decoded:

@@ -10,6 +10,7 @@ from hypothesis import given
 from compaction.tokens import (
     DOCUMENT_TOKENS,
     IMAGE_TOKENS,
+    MOST_TOKENS,
     block_weight,
     content_tokens,
     json_text,
@@ -63,6 +64,12 @@ def test_thinking_costs_its_text_and_not_its_signature() -> None:
 
 def test_an_unknown_block_costs_its_json() -> None:
     assert block_weight(unknown_block()) == len(json_text(unknown_block()))
+
+
+def test_what_says_its_size_costs_that_within_what_anything_can_be() -> None:
+    assert content_tokens([{"type": "opaque", "size": 4_000}]) == 1_000
+    assert content_tokens([{"type": "opaque", "size": -4_000}, text_block("x" * 40)]) == 10
+    assert content_tokens([{"type": "opaque", "size": 10**10}] * 3) == MOST_TOKENS
 
 
 @pytest.mark.parametrize("text", ["日本語", "한국어", "ไทยไทย", "🦜🧵", "𠀀𠀁"])
