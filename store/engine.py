@@ -41,6 +41,8 @@ COMMAND_SECONDS: Final = 10.0
 """Seconds that a statement of a request may take."""
 ERASE_SECONDS: Final = 600.0
 """Seconds that an erasure may: it removes all of a conversation in one statement, however long that is."""
+IDLE_TIMEOUT: Final = "60s"
+"""How long a transaction may rest, as Postgres has it: who stops in the midst of one does not keep what it locked."""
 TRUSTED_SECONDS: Final = 5.0
 """Seconds for which a connection that answered is taken to answer again, unless it was closed."""
 _HOST_SECONDS: Final = 10
@@ -56,8 +58,15 @@ _KEEPALIVE: Final = {
 """A host that is gone without a word counts as away after 20 s; the kernel by itself waits for a quarter of an hour."""
 
 _USED: Final = "used"
+_LOST: Final = frozenset({READ_ONLY, "25P03"})
+"""SQLSTATEs after which a connection is of no use: its server became read-only, its transaction rested too long."""
 _ONE_MOMENT = text("set transaction isolation level repeatable read, read only")
 _SET_TENANT = text("select set_config('app.tenant_id', :tenant, true)")
+_SET_BOUNDED = text(
+    "select set_config('app.tenant_id', :tenant, true),"
+    " set_config('idle_in_transaction_session_timeout', :idle_timeout, true),"
+    " set_config('lock_timeout', coalesce(:lock_timeout, current_setting('lock_timeout')), true)"
+)
 
 
 def owner_engine(database_url: str) -> Engine:
@@ -104,7 +113,7 @@ def _psycopg_engine(
         connect_args={"application_name": application, "connect_timeout": patience, **given, **connect_args},
         **options,
     )
-    event.listen(engine, "handle_error", _leave_read_only)
+    event.listen(engine, "handle_error", _leave_lost)
     if len(hosts.urls) > 1:
 
         @event.listens_for(engine, "do_connect")
@@ -161,13 +170,13 @@ def service_async_engine(
         event.listen(engine.sync_engine, "checkout", refuse)
     else:
         event.listen(engine.sync_engine, "checkout", _refuse_dead)
-    event.listen(engine.sync_engine, "handle_error", _leave_read_only)
+    event.listen(engine.sync_engine, "handle_error", _leave_lost)
     return engine
 
 
-def _leave_read_only(context: ExceptionContext) -> OperationalError | None:
-    """Take a server that takes no writes any more for one that is away: none of the connections to it is kept."""
-    if getattr(context.original_exception, "sqlstate", None) != READ_ONLY or context.connection is None:
+def _leave_lost(context: ExceptionContext) -> OperationalError | None:
+    """Take a server that takes no writes any more, or has ended a transaction that rested, for one that is away."""
+    if getattr(context.original_exception, "sqlstate", None) not in _LOST or context.connection is None:
         return None
     context.is_disconnect = True
     return OperationalError(
@@ -225,7 +234,7 @@ def server_settings(settings: Settings, name: str) -> dict[str, str]:
 
 @contextmanager
 def transaction(engine: Engine, tenant_id: UUID | None, *, one_moment: bool = False) -> Iterator[Connection]:
-    """Open a worker's transaction on behalf of a tenant (None = on nobody's, for functions that look across).
+    """Open a transaction on behalf of a tenant (None = on nobody's, for functions that look across).
 
     With `one_moment` every statement sees the database as it was at the first.
     """
@@ -234,6 +243,18 @@ def transaction(engine: Engine, tenant_id: UUID | None, *, one_moment: bool = Fa
             connection.execute(_ONE_MOMENT)
         if tenant_id is not None:
             act_for(connection, tenant_id)
+        yield connection
+
+
+@contextmanager
+def bounded_transaction(
+    engine: Engine, tenant_id: UUID | None, *, one_moment: bool = False, lock_timeout: str | None = None
+) -> Iterator[Connection]:
+    """Open a worker's transaction, which ends with an error where it rests too long, or waits so for a lock."""
+    with engine.begin() as connection:
+        if one_moment:
+            connection.execute(_ONE_MOMENT)
+        connection.execute(_SET_BOUNDED, _bounds(tenant_id, lock_timeout))
         yield connection
 
 
@@ -246,5 +267,10 @@ def act_for(connection: Connection, tenant_id: UUID) -> None:
 async def async_transaction(engine: AsyncEngine, tenant_id: UUID) -> AsyncIterator[AsyncConnection]:
     """Open a request's transaction on behalf of a tenant."""
     async with engine.begin() as connection:
-        await connection.execute(_SET_TENANT, {"tenant": str(tenant_id)})
+        await connection.execute(_SET_BOUNDED, _bounds(tenant_id))
         yield connection
+
+
+def _bounds(tenant_id: UUID | None, lock_timeout: str | None = None) -> dict[str, str | None]:
+    tenant = "" if tenant_id is None else str(tenant_id)
+    return {"tenant": tenant, "idle_timeout": IDLE_TIMEOUT, "lock_timeout": lock_timeout}

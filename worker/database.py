@@ -12,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from runtime.log import fault
-from store.engine import service_engine, transaction
+from store.engine import bounded_transaction, service_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,17 +40,22 @@ class Database:
     A transaction that ends counts as the task's progress.
     """
 
-    def __init__(self, settings: Settings, name: str, progress: Progress | None = None) -> None:
+    def __init__(
+        self, settings: Settings, name: str, progress: Progress | None = None, *, lock_timeout: str | None = None
+    ) -> None:
         # It connects when it is first used: in a pool of processes by each of them, never before the fork.
         self.engine = service_engine(settings, name)
         self._progress = progress
+        self._lock_timeout = lock_timeout
 
     @contextmanager
     def transaction(
         self, tenant_id: UUID | None, *, one_moment: bool = False, is_progress: bool = True
     ) -> Iterator[Connection]:
-        """Open a transaction on behalf of a tenant; see `store.engine.transaction`."""
-        with transaction(self.engine, tenant_id, one_moment=one_moment) as connection:
+        """Open a transaction on behalf of a tenant; see `store.engine.bounded_transaction`."""
+        with bounded_transaction(
+            self.engine, tenant_id, one_moment=one_moment, lock_timeout=self._lock_timeout
+        ) as connection:
             yield connection
         if is_progress:
             self.mark()

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from compaction.steps.runs import RunReason, RunState
 from runtime.broker import (
@@ -60,6 +61,8 @@ CHECKS_LIMIT: Final = 10_000
 """Due checks that one sweep takes on; the next has the rest."""
 HURRY_SECONDS: Final = 0.25
 """Most seconds until a sweep begins that is wanted at once."""
+LOCK_TIMEOUT: Final = "1s"
+"""Longest wait for what somebody has locked: the next sweep comes to it again, and everything else is waiting, too."""
 LIMIT: Final = 1_000
 """Runs, and rows of one errand, that one sweep takes on."""
 
@@ -71,7 +74,7 @@ class Sweeper:
         self._settings = settings
         self._app = app
         self.progress = Progress()
-        self._database = Database(settings, "sweeper", self.progress)
+        self._database = Database(settings, "sweeper", self.progress, lock_timeout=LOCK_TIMEOUT)
         self._depths = QueueDepths(settings)
         self._housekeeper = Housekeeper(settings, self._database)
         self._resuming = Resuming(settings, self._database)
@@ -174,11 +177,21 @@ class Sweeper:
             )
         lost = [run for run in stranded if run.expired or run.attempts >= settings.max_attempts]
         lost += self._unclaimed([run for run in stranded if run not in lost])
-        for run in lost:
+        requeued = sum(map(self._requeued, lost))
+        if requeued:
+            log.info("sweep.runs", count=requeued)
+        return requeued
+
+    def _requeued(self, run: Stranded) -> bool:
+        try:
             self._requeue(run)
-        if lost:
-            log.info("sweep.runs", count=len(lost))
-        return len(lost)
+        except DBAPIError as error:
+            # One whose conversation somebody has locked holds up no others.
+            if error.connection_invalidated:
+                raise
+            log.warning("run.not_requeued", run_id=str(run.run_id), error=fault(error))
+            return False
+        return True
 
     def _unclaimed(self, waiting: Sequence[Stranded]) -> list[Stranded]:
         """Return the queued runs that are to be offered again."""

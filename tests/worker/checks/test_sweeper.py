@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from celery import Celery
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES, celery_app
+from store import engine
 from tests.support.eventually import eventually
 from tests.support.service.in_process import Chat, Workers, check_state, head
 from tests.support.service.in_process import chat_alone as chat
@@ -123,6 +126,44 @@ def test_a_run_that_nobody_came_for_is_offered_again(
     run = chat.run(conversation)
     assert broker.take(SUMMARIES) == [(RUN_TASK, [str(chat.tenant_id), str(run.id)])]
     assert sweeper.sweep() == 0  # offered: it has its time again
+
+
+def test_a_run_whose_conversation_is_locked_holds_up_nothing_else(
+    chat: Chat, make_sweeper: Callable[..., Sweeper], broker: Broker
+) -> None:
+    locked, other, lost = long_talk(chat), long_talk(chat), chat.begin()
+    workers = Workers(chat)
+    for dead in (workers.begin(locked), workers.begin(other)):
+        chat.expire_lease(dead.run_id)
+    chat.append(lost, [request("hello")])
+    age(chat)
+    sweeper = make_sweeper()
+    with chat.database.transaction(chat.tenant_id) as holding, capture_logs() as logs:
+        holding.execute(text("select from conversations where id = :id for update"), {"id": locked})
+        assert sweeper.sweep() == 2
+    assert {message[0] for message in broker.take(CHECKS)} == {RUN_TASK, CHECK_TASK}
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == ["run.not_requeued"]
+    assert [chat.run(each).state for each in (locked, other)] == ["running", "queued"]
+    assert sweeper.sweep() == 1
+    assert chat.run(locked).state == "queued"
+
+
+def test_a_process_that_stops_in_a_transaction_does_not_keep_its_locks(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = chat.begin()
+    monkeypatch.setattr(engine, "IDLE_TIMEOUT", "100ms")
+
+    def stop() -> None:
+        with chat.database.transaction(chat.tenant_id) as stopped:
+            stopped.execute(text("select from conversations where id = :id for update"), {"id": conversation})
+            monkeypatch.undo()
+            # Another waits for the lock, and nothing else ends the one that has it.
+            chat.query("update conversations set metadata = '{}' where id = :id", id=conversation)
+            stopped.execute(text("select 1"))
+
+    with pytest.raises(OperationalError):
+        stop()
 
 
 @pytest.mark.parametrize("queue", [CHECKS, SUMMARIES])
