@@ -1,0 +1,1 @@
+drop index ix_runs_waiting_summaries;
