@@ -110,6 +110,7 @@ def test_many_conversations_are_locked_in_the_order_of_their_ids(
         done.exception()  # It waits, or has given up by now.
 
 
+@pytest.mark.fault("F46")
 def test_a_conversation_that_somebody_has_locked_keeps_no_other_from_its_check(chat: Chat) -> None:
     low, locked, over, high = sorted(due(chat, 4))
     chat.append(over, rounds(6, 1_000))

@@ -128,6 +128,7 @@ def test_a_run_that_nobody_came_for_is_offered_again(
     assert sweeper.sweep() == 0  # offered: it has its time again
 
 
+@pytest.mark.fault("F46")
 def test_a_run_whose_conversation_is_locked_holds_up_nothing_else(
     chat: Chat, make_sweeper: Callable[..., Sweeper], broker: Broker
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_run_whose_conversation_is_locked_holds_up_nothing_else(
     assert chat.run(locked).state == "queued"
 
 
+@pytest.mark.fault("F46")
 def test_a_process_that_stops_in_a_transaction_does_not_keep_its_locks(
     chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
