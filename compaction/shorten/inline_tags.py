@@ -182,6 +182,7 @@ class _Code:
         self._text = text
         self._long = long
         self._long_starts = [element.start for element in long]
+        self._last_line_end = -1
         self._runs: dict[int, list[int]] = {}
         for run in _RUN.finditer(text) if long else ():
             self._runs.setdefault(run.end() - run.start(), []).append(run.start())
@@ -224,8 +225,11 @@ class _Code:
         return self._long[following] if following < len(self._long) else None
 
     def _line_end(self, position: int) -> int:
-        end = self._text.find("\n", position)
-        return len(self._text) if end < 0 else end
+        # Positions ascend: the end of a line is looked for once, however much code is in it.
+        if position > self._last_line_end:
+            end = self._text.find("\n", position)
+            self._last_line_end = len(self._text) if end < 0 else end
+        return self._last_line_end
 
 
 def _cut(inner: str, tag: re.Pattern[str], limit: int, note: str, where: str) -> str:

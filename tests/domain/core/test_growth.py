@@ -233,6 +233,15 @@ def test_long_keys_are_not_read_again_for_every_record() -> None:
     assert not too_fast(lambda given: judge(called(given)), value_of_long_key, CHARS)
 
 
+def test_spans_of_code_do_not_each_look_for_the_end_of_their_line() -> None:
+    result = f"<result>{'x' * 100}</result>"
+
+    def work(text: str) -> None:
+        _inline.cut_inline_results(text, ["result"], 40)
+
+    assert not too_fast(work, lambda spans: "`a` " * spans + result, 500)
+
+
 def test_what_is_quadratic_is_found_so() -> None:
     def searched(text: str) -> None:
         for place in range(0, len(text), 40):
