@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from api.http.bodies import aside
+from compaction.pins.serving import reading_bytes
 from compaction.shapes.inner import ShapeError
 from gateway.contexts import shorten
 from gateway.conversations.histories import (
@@ -210,7 +211,10 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
     if place.recalls:
         whole = history._replace(rows=put_back(history.shape, history.rows, place.recalls, place.removed))
     try:
-        size = len(prepared.body) if place.head is not None else 0
+        size = 0
+        if place.head is not None:
+            size = len(prepared.body)
+            size += reading_bytes((rule.text for rule in place.rules), size)
         shorter: CompactedRequest | None = await aside(size, partial(shorten, whole, place))
     except (ShapeError, msgspec.DecodeError) as error:
         # What this service cannot read the provider may.

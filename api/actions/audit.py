@@ -26,7 +26,7 @@ from api.schema.snapshots import ChangeOut, ClaimOut, ClaimsOut, DiffOut
 from api.schema.types import Lineage, MessageOut, RulesOut, message_out
 from compaction.comparison.versions import difference, only_in
 from compaction.coverage import Coverage, changes, find_span
-from compaction.pins.serving import check, fit_with_rules
+from compaction.pins.serving import check, fit_with_rules, reading_bytes
 from compaction.shapes import serving
 from compaction.shorten.fitting import fit_history
 from compaction.steps.snapshot import build
@@ -121,6 +121,7 @@ async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -
     fixed = math.ceil((row.fixed_tokens - row.carried_tokens) * ratio) + row.unstored_tokens
     policy, _, _ = caller.principal.in_force(row.policy, row.model)
     size = sum(len(original.content) for side in sides for original in side.tail)
+    size += reading_bytes((rule.text for rule in rules), size)
     weight = CallWeight(ratio, fixed)
     rendered = [await aside(size, _render, side, rules, weight, policy, sent) for side in sides]
     apart = await aside(size, difference, *(view for _, view in rendered))

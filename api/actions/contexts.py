@@ -18,7 +18,7 @@ from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
 from compaction.pins.agreement import proposal_warning, proposals
 from compaction.pins.pinned import IN_LEDGER, Pin
-from compaction.pins.serving import StandingRules, check, fit_with_rules, warnings_of
+from compaction.pins.serving import StandingRules, check, fit_with_rules, reading_bytes, warnings_of
 from compaction.shapes import serving
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.shorten.trimming import exchanges, last_answer, rounds
@@ -108,7 +108,7 @@ async def read_context(
     marks = 0 if stored.plain or breakpoint_room else await _fixed_marks(caller, conversation, stored)
     as_asked = partial(serve, fixed_marks=marks, shape=shape, breakpoint_room=breakpoint_room)
     size = size if breakpoint_room is None else stored.context_bytes
-    served = await aside(size, as_asked, stored, policy, ignored)
+    served = await aside(size + rules_size(stored), as_asked, stored, policy, ignored)
     if (fitted := served.fitted) is not None and fitted.gave_way:
         record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
         services.assemblies.add(record, caller.request_id)
@@ -282,6 +282,11 @@ def rules_of(stored: ContextRead) -> tuple[Pin, ...]:
         for entry, seq, text, source in stored.shapes.rules
         if source in IN_LEDGER
     )
+
+
+def rules_size(stored: ContextRead) -> int:
+    """Return how many bytes of JSON take as long to read as to look for the rules in a context."""
+    return reading_bytes((text for _, _, text, _ in stored.shapes.rules), stored.context_bytes)
 
 
 _NO_RULES: Final = Stand(RulesOut([], StandingRules((), ()).sha256))

@@ -17,6 +17,7 @@ from api.actions.contexts import (
     dropped_before,
     head_length_of,
     history_of,
+    rules_size,
     standing_rules,
     working_view,
 )
@@ -83,7 +84,7 @@ async def assemble_payload(
         shape=shape,
     )
     stored = or_not_found(stored)
-    size = body_bytes + len(stored.head or "") + len(stored.tail or "")
+    size = body_bytes + len(stored.head or "") + len(stored.tail or "") + rules_size(stored)
     size += sum(len(block.text) for block in (*layers.prior, *layers.turn))
     unstored = _unstored(row, layers, stored.factor)
     assembly, warnings = await aside(size, _assemble, stored, layers, policy, wanted.max_output_tokens, unstored)

@@ -6,22 +6,26 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
+from sqlalchemy.util import await_only
 
+from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
 from api.schema.pins import ProposalOut, RuleOut
-from compaction.pins.agreement import disagreements, proposals
+from compaction.pins.agreement import disagreements, disagreements_of, proposals
 from compaction.pins.pinned import IN_LEDGER, Pin, message_text
+from compaction.pins.serving import reading_bytes
 from compaction.tokens import content_tokens
 from runtime import ids
 from store.conversations import conversations, messages, pins, repinning
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from api.actions.caller import Caller
     from api.schema.pins import PinIn, RuleChange
+    from compaction.pins.agreement import Disagreement
     from compaction.policy import Policy
     from store.tables import AnyRow
 
@@ -84,12 +88,12 @@ class Ledger:
 
     def __init__(self, rows: Sequence[AnyRow]) -> None:
         self.rules: Mapping[UUID, AnyRow] = {row.id: row for row in rows if row.source in IN_LEDGER}
-        pins_of = [Pin(row.id.hex, row.seq, row.text, IN_LEDGER.get(row.source, "pinned")) for row in rows]
-        in_force = [pin for row, pin in zip(rows, pins_of, strict=True) if row.withdrawn_at is None]
-        rules = [pin for pin in in_force if pin.id in {identifier.hex for identifier in self.rules}]
-        self._asked = [pin for pin in in_force if pin not in rules]
-        self._meant = proposals(rules, self._asked)
-        self._apart = disagreements(rules)
+        in_force = [row for row in rows if row.withdrawn_at is None]
+        self._in_force = [
+            Pin(row.id.hex, row.seq, row.text, IN_LEDGER[row.source]) for row in in_force if row.source in IN_LEDGER
+        ]
+        asked = [Pin(row.id.hex, row.seq, row.text) for row in in_force if row.source not in IN_LEDGER]
+        self._meant = proposals(self._in_force, asked)
 
     def asked_about(self, rule_id: UUID, *, alone: bool) -> list[UUID]:
         """Return the entries that may ask to forget a rule; `alone` leaves out what means others too."""
@@ -97,14 +101,21 @@ class Ledger:
         others = [each for other, each in self._meant.items() if other != rule_id.hex]
         return [] if by is None or (alone and by in others) else [UUID(by.id)]
 
+    def every(self) -> list[RuleOut]:
+        """Return the rules as clients see them."""
+        related: dict[str, list[Disagreement]] = {}
+        for pair in disagreements(self._in_force):
+            for name in pair[:2]:
+                related.setdefault(name, []).append(pair)
+        return [self._out(rule_id, related.get(rule_id.hex, ())) for rule_id in self.rules]
+
     def out(self, rule_id: UUID) -> RuleOut:
-        """Return a rule as clients see it."""
+        """Return one rule as clients see it."""
+        return self._out(rule_id, disagreements_of(rule_id.hex, self._in_force))
+
+    def _out(self, rule_id: UUID, apart: Iterable[Disagreement]) -> RuleOut:
         row, name = self.rules[rule_id], rule_id.hex
-        related = [
-            (f"rule_{one.newer if one.older == name else one.older}", one.kind)
-            for one in self._apart
-            if name in (one.older, one.newer)
-        ]
+        related = [(f"rule_{one.newer if one.older == name else one.older}", one.kind) for one in apart]
         by = self._meant.get(name)
         return RuleOut(
             id=ids.external("rule", rule_id),
@@ -120,19 +131,29 @@ class Ledger:
         )
 
 
-def list_rules(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[RuleOut]:
-    """Return all rules of a conversation there ever were."""
-    ledger = Ledger(pins.ledger(connection, tenant_id, conversation_id))
-    return [ledger.out(rule_id) for rule_id in ledger.rules]
+async def list_rules(rows: Sequence[AnyRow]) -> list[RuleOut]:
+    """Return all rules of a ledger there ever were."""
+    return await aside(_size(rows), lambda: Ledger(rows).every())
 
 
-def change_rule(
-    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, rule_id: UUID, wanted: RuleChange
-) -> RuleOut:
+async def change_rule(caller: Caller, conversation_id: UUID, rule_id: UUID, wanted: RuleChange) -> RuleOut:
     """Withdraw a rule, or put it in force again, and settle what users said of it; raise the problem that it has."""
-    row = conversations.get(connection, tenant_id, conversation_id, lock=True)
-    ledger = Ledger(pins.ledger(connection, tenant_id, conversation_id)) if row is not None else None
-    if row is None or ledger is None or rule_id not in ledger.rules:
+    rows = await caller.run(_change, conversation_id, caller, rule_id, wanted)
+    return await aside(_size(rows), lambda: Ledger(rows).out(rule_id))
+
+
+def _size(rows: Sequence[AnyRow]) -> int:
+    return reading_bytes(row.text for row in rows)
+
+
+def _change(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, rule_id: UUID, wanted: RuleChange
+) -> Sequence[AnyRow]:
+    """Change a rule and return the ledger as it is then."""
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id, lock=True))
+    rows = pins.ledger(connection, tenant_id, conversation_id)
+    ledger = await_only(aside(_size(rows), Ledger, rows))
+    if rule_id not in ledger.rules:
         raise not_found()
     rule = ledger.rules[rule_id]
     if rule.superseded_at is not None:
@@ -147,4 +168,4 @@ def change_rule(
         raise ProblemError(
             409, "pins_full", f"The rules have more than {policy.pinned_max_tokens:,} tokens (pinned_max_tokens)."
         )
-    return Ledger(pins.ledger(connection, tenant_id, conversation_id)).out(rule_id)
+    return pins.ledger(connection, tenant_id, conversation_id)

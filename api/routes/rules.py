@@ -17,6 +17,7 @@ from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.pins import RuleChange, RuleList, RuleOut
+from store.conversations import pins
 
 RuleId = Annotated[str, PathParameter(description="A rule's id.")]
 
@@ -30,7 +31,7 @@ RuleId = Annotated[str, PathParameter(description="A rule's id.")]
 async def read_rules(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> RuleList:
     """List every rule there ever was, pinned or detected, in force or withdrawn, in the order of their messages."""
     conversation = id_or_not_found("conv", conversation_id)
-    return RuleList(await caller_of(request).run_in(conversation, list_rules))
+    return RuleList(await list_rules(await caller_of(request).run_in(conversation, pins.ledger)))
 
 
 @patch(
@@ -49,4 +50,4 @@ async def decide_rule(
     """Withdraw a rule, put it in force again, or keep one that a user may have asked to forget, at once."""
     wanted = await read_body(request, RuleChange)
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    return await caller.run(change_rule, conversation, caller, id_or_not_found("rule", rule_id), wanted)
+    return await change_rule(caller, conversation, id_or_not_found("rule", rule_id), wanted)

@@ -9,7 +9,7 @@ from compaction.pins.pinned import Pin
 from compaction.pins.wording import WITHDRAWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 def proposals(rules: Sequence[Pin], asked: Sequence[Pin]) -> dict[str, Pin]:
@@ -19,16 +19,18 @@ def proposals(rules: Sequence[Pin], asked: Sequence[Pin]) -> dict[str, Pin]:
     said: who may, withdraws the rule.
     """
     meant: dict[str, Pin] = {}
+    detected = [rule for rule in rules if rule.source == "standing_instruction"] if asked else []
+    words = {rule.id: _Read.of(rule).words for rule in detected}
     for request in asked:
-        earlier = [rule for rule in rules if rule.source == "standing_instruction" and rule.seq < request.seq]
+        earlier = [rule for rule in detected if rule.seq < request.seq]
         if earlier:
-            meant.update((rule.id, request) for rule in _meant(request, earlier))
+            meant.update((rule.id, request) for rule in _meant(request, earlier, words))
     return meant
 
 
-def _meant(request: Pin, earlier: Sequence[Pin]) -> Sequence[Pin]:
-    named = set(_Read.of(request).words) - _OF_WITHDRAWALS
-    shared = {rule.id: len(named.intersection(_Read.of(rule).words)) for rule in earlier}
+def _meant(request: Pin, earlier: Sequence[Pin], words: Mapping[str, frozenset[str]]) -> Sequence[Pin]:
+    named = _Read.of(request).words - _OF_WITHDRAWALS
+    shared = {rule.id: len(named & words[rule.id]) for rule in earlier}
     if most := max(shared.values()):
         return [rule for rule in earlier if shared[rule.id] == most]
     if _ALL.search(request.text):
@@ -56,7 +58,20 @@ def disagreements(rules: Sequence[Pin]) -> list[Disagreement]:
     They have the same words, with and without a "not", or with another number, language or opposite.
     """
     read = [_Read.of(rule) for rule in rules]
-    pairs = ((one, other) for index, other in enumerate(read) for one in read[:index])
+    return _apart((one, other) for index, other in enumerate(read) for one in read[:index])
+
+
+def disagreements_of(rule_id: str, rules: Sequence[Pin]) -> list[Disagreement]:
+    """Return those pairs that one rule is in, none if it is not among the rules."""
+    place = next((place for place, rule in enumerate(rules) if rule.id == rule_id), None)
+    if place is None:
+        return []
+    read = [_Read.of(rule) for rule in rules]
+    own = read[place]
+    return _apart([*((one, own) for one in read[:place]), *((own, other) for other in read[place + 1 :])])
+
+
+def _apart(pairs: Iterable[tuple[_Read, _Read]]) -> list[Disagreement]:
     return [Disagreement(one.id, other.id, kind) for one, other in pairs if (kind := _kind(one, other)) is not None]
 
 

@@ -19,7 +19,7 @@ from compaction.tokens import content_tokens
 from compaction.view import strip_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from compaction.shorten.fitting import Fitted
     from compaction.view import ViewMessage
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 _TEXTS: Final = frozenset({"text", "content", "output", "refusal"})
 """Fields of messages in all shapes whose strings are texts."""
 _encode: Final = msgspec.json.Encoder().encode
+_ENTRY_BYTES: Final = 4_096
+"""Of JSON, which take as long to read as to hold an entry of the ledger against the others."""
+_CHARACTER_BYTES: Final = 8
+"""Of JSON, which take as long to read as a character of an entry."""
+_SEARCHED_BYTES: Final = 32
+"""Of messages, in which a text is looked for in the time that it takes to read a byte of JSON."""
 _ROUNDS: Final = 3
 """Times that a history is fitted anew because a larger frame took room; each has all that the one before lacked."""
 
@@ -41,6 +47,15 @@ class StandingRules(NamedTuple):
     def sha256(self) -> str:
         """The hash over the texts that stand, in their order, joined by line feeds."""
         return hashlib.sha256("\n".join(rule.text for rule in self.standing).encode()).hexdigest()
+
+
+def reading_bytes(texts: Iterable[str], served: int = 0) -> int:
+    """Return how many bytes of JSON take as long to read as entries of the ledger, each looked for in what is served.
+
+    `served` is its size in bytes.
+    """
+    each = _ENTRY_BYTES + served // _SEARCHED_BYTES
+    return sum(each + _CHARACTER_BYTES * len(text) for text in texts)
 
 
 def check(served: bytes, rules: Sequence[Pin]) -> StandingRules:

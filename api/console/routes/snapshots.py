@@ -22,15 +22,15 @@ from api.schema.documentation import ConversationId
 from compaction.steps.snapshot import load_view
 from runtime import ids
 from store.console import contents
-from store.conversations import conversations, messages, snapshots
+from store.conversations import conversations, messages, pins, snapshots
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from sqlalchemy import Connection
 
     from api.schema.comparisons import BisectOut
-    from api.schema.pins import RuleOut
     from api.services import Services
     from compaction.view import View
     from store.tables import AnyRow
@@ -155,13 +155,14 @@ async def show_bisect(
 ) -> Response[bytes]:
     """Show which snapshot lost a text, what made it, and the ledger of rules."""
     identifier = id_or_not_found("conv", conversation_id)
-    row, bisected, rules = await caller_of(request).run(_losses, identifier, words)
+    row, bisected, ledger = await caller_of(request).run(_losses, identifier, words)
+    rules = await list_rules(ledger)
     return page(request, "bisect.html", conversation=row, tab="bisect", words=words, bisected=bisected, rules=rules)
 
 
 def _losses(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, words: str
-) -> tuple[AnyRow, BisectOut | None, list[RuleOut]]:
+) -> tuple[AnyRow, BisectOut | None, Sequence[AnyRow]]:
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     bisected = bisect(connection, tenant_id, conversation_id, words) if words.strip() else None
-    return row, bisected, list_rules(connection, tenant_id, conversation_id)
+    return row, bisected, pins.ledger(connection, tenant_id, conversation_id)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from api.actions import audit, contexts
+from api.actions import pins as actions
+from compaction.pins.agreement import disagreements, disagreements_of, proposals
+from compaction.pins.serving import check
 from tests.api.rules.test_pinned import Talk
 from tests.support.talk import answer, call, exchanges, prose, request, result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.service.running_api import Service
 
 FIRST = "Only quote prices in EUR."
@@ -299,6 +306,37 @@ def test_rules_that_disagree_are_named(talk: Rules) -> None:
     assert german["duplicates"] == [again["id"]]
     assert set(english["conflicts"]) == {german["id"], again["id"]}
     assert rules["Keep your answers under 100 words."]["conflicts"] == []
+
+
+def test_many_rules_are_read_on_a_thread_that_serves_no_requests(talk: Rules, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = talk.service.api.thread.ident
+    seen: set[tuple[str, bool]] = set()
+
+    def noted(work: Any) -> Callable[..., Any]:
+        def noted_work(*given: Any) -> Any:
+            seen.add((work.__name__, get_ident() == loop))
+            return work(*given)
+
+        return noted_work
+
+    for module, *works in (
+        (contexts, proposals, check),
+        (audit, check),
+        (actions, proposals, disagreements, disagreements_of),
+    ):
+        for work in works:
+            monkeypatch.setattr(module, work.__name__, noted(work))
+    stated = [f"From now on, never mention price {number}." for number in range(100)]
+    asked = [f"Forget the rule about price {number}." for number in range(100)]
+    for said in (stated[:50], stated[50:], asked[:50], asked[50:]):
+        talk.say({"role": "user", "content": "\n".join(said)}, SETTLED)
+    assert len(talk.standing()) == len(talk.standing(user_message="So?")) == 100
+    talk.say(*exchanges(12, 200))
+    talk.compact()
+    asked_for = {"seq": 31, "versions": [0, talk.head()["version"]]}
+    assert talk.service.client.post(f"{talk.path}/comparisons", json=asked_for).status_code == 200
+    assert talk.decide(stated[7], in_force=False)["withdrawn_at"] is not None
+    assert seen == {(work.__name__, False) for work in (check, disagreements, disagreements_of, proposals)}
 
 
 @pytest.mark.parametrize("escaped", [False, True])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.messages import INSTRUCTION
-from compaction.pins import ledger, standing, wording
-from compaction.pins.agreement import Disagreement, disagreements, proposals, without_stated
+from compaction.pins import agreement, ledger, standing, wording
+from compaction.pins.agreement import Disagreement, disagreements, disagreements_of, proposals, without_stated
 from compaction.pins.cues import Cues
 from compaction.pins.ledger import TurnEntry, turn_entries
 from compaction.pins.pinned import Pin, missing_pins
@@ -174,6 +174,26 @@ def test_a_request_to_forget_means_the_rule_that_it_names() -> None:
     assert meant("Forget that rule.") == {"tabs"}
     assert meant("Forget all rules.") == {"prices", "tabs"}
     assert proposals([pinned, later], [Pin("asked", 9, "Forget that rule.")]) == {}
+
+
+def test_every_rule_and_request_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    of = agreement._Read.of
+
+    def counted(each: Pin) -> Any:
+        read.append(each.id)
+        return of(each)
+
+    monkeypatch.setattr(agreement._Read, "of", counted)
+    rules = [rule(f"rule {number}", f"Never mention price {number}.", number) for number in range(50)]
+    asked = [Pin(f"asked {number}", 50 + number, f"Forget price {number}.") for number in range(50)]
+    assert proposals(rules, asked) == {each.id: by for each, by in zip(rules, asked, strict=True)}
+    assert sorted(read) == sorted(each.id for each in (*rules, *asked))
+    read.clear()
+    assert len(disagreements(rules)) == 50 * 49 / 2
+    assert disagreements_of("rule 7", rules) == [each for each in disagreements(rules) if "rule 7" in each]
+    assert disagreements_of("rule 50", rules) == []
+    assert len(read) == 3 * 50
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
