@@ -25,6 +25,9 @@ body without an end ends the connection."""
 IDLE_SECONDS: Final = 75
 """For which a connection may say nothing between two requests: longer than a proxy in front keeps one that is idle (60
 seconds for nginx and for AWS's load balancers), which else sends a request into a connection that is just ending."""
+READER_SECONDS: Final = 60.0
+"""In which a client of the API has to take a piece of an answer, 256 KB at most: what is left is not held for whoever
+reads no more."""
 MAX_PIPELINED: Final = 64
 """Requests that a connection may send ahead of their answers: they are kept before anybody asks who they are from."""
 _SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))
@@ -136,3 +139,29 @@ class BoundedHttp(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         detail = f"A request's line and headers have at most {self._most:,} bytes."
         self._refusal = ProblemError(431, "head_too_large", detail)
+
+
+class ApiHttp(BoundedHttp):
+    """The API's; it breaks off a connection whose client reads no more. The gateway has a setting for that."""
+
+    _waits: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, but not for good."""
+        super().pause_writing()
+        self._waits = self.loop.call_later(READER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End with a connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None

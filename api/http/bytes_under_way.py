@@ -6,6 +6,7 @@ has one emoji, and parsing has such a text twice.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from api.http.problems import RETRY_AFTER_SECONDS, ProblemError
@@ -21,6 +22,8 @@ KEPT_FREE: Final = 8 * 1024 * 1024
 """Bytes that only ordinary requests may take: large ones never keep them waiting."""
 PIECE_BYTES: Final = 256 * 1024
 """Bytes of an answer that are written at a time; the next ones wait until the client has read most of them."""
+PIECE_SECONDS: Final = 60.0
+"""Seconds in which the next piece of a body has to come: what came of it is not held for whoever sends no more."""
 
 
 class BusyError(ProblemError):
@@ -69,12 +72,26 @@ class HeldBytes:
         self.size = 0
 
 
+async def piece_of(receive: Receive) -> Any:
+    """Return the next event of a request whose body has not ended; raise the problem that none comes."""
+    try:
+        async with asyncio.timeout(PIECE_SECONDS):
+            return await receive()
+    except TimeoutError:
+        detail = f"Nothing came of the body for {PIECE_SECONDS:g} seconds."
+        raise ProblemError(408, "body_too_slow", detail, headers={"connection": "close"}) from None
+
+
 def counted(receive: Receive, hold: HeldBytes) -> Receive:
     """Return what receives the events of a request and takes what they have of its body."""
+    more = True
 
     async def receive_and_take() -> Any:
-        event = await receive()
+        nonlocal more
+        # After a body there is only its client's end to wait for, however long that takes.
+        event: Any = await (piece_of(receive) if more else receive())
         if event["type"] == "http.request":
+            more = event["more_body"]
             hold.take(len(event["body"]))
         return event
 

@@ -16,7 +16,7 @@ from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.routes import HTTPRoute
 
-from api.http.bytes_under_way import HOLD, PIECE_BYTES, in_pieces
+from api.http.bytes_under_way import HOLD, PIECE_BYTES, in_pieces, piece_of
 from api.http.problems import CUT_OFF, answer_to
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class _HotRequest(Request[Any, Any, Any]):
     _read: bytes | None = None
 
     async def body(self) -> bytes:
-        """Return the body; raise what the framework raises for one that is too large or ends early."""
+        """Return the body; raise what the framework raises for one that is too large, ends early or stops coming."""
         if int(self.headers.get("content-length", 0)) > self.most:
             raise RequestEntityTooLarge
         hold: HeldBytes = self.scope["state"][HOLD]
@@ -111,7 +111,7 @@ class _HotRequest(Request[Any, Any, Any]):
         parts: list[bytes] = []
         size, more = 0, True
         while more:
-            event = await self.receive()
+            event = await piece_of(self.receive)
             if event["type"] != "http.request":
                 raise InternalServerException(CUT_OFF)
             parts.append(event["body"])

@@ -13,7 +13,7 @@ PROBLEM_BASE: Final = "/docs/problems#"
 """What the URI of a type begins with, relative to the API's own (RFC 9457 allows that); its end is the code."""
 EVERY_CALL: Final = ("unauthenticated", "forbidden", "invalid", "rate_limited", "internal", "unavailable")
 """What each call with a key may be answered with: unknown query parameters are invalid everywhere."""
-EVERY_BODY: Final = ("malformed_json", "body_incomplete", "body_too_large")
+EVERY_BODY: Final = ("malformed_json", "body_incomplete", "body_too_slow", "body_too_large")
 """What each call that has a body may be answered with besides."""
 BEFORE_A_ROUTE: Final = (
     "bad_request",
@@ -68,6 +68,7 @@ PROBLEM_TYPES: Final = {
         404, "Nothing has this id, or it is another tenant's: both look the same.", "There is no such resource."
     ),
     "method_not_allowed": ProblemType(405, "The path takes other methods: see `Allow`.", "Method Not Allowed"),
+    "body_too_slow": ProblemType(408, "Send it again, without a pause.", "Nothing came of the body for 60 seconds."),
     "conflict": ProblemType(409, "The resource has changed meanwhile: read it again.", "Conflict"),
     "unexpected_seq": ProblemType(
         409,

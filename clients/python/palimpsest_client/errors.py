@@ -47,7 +47,10 @@ class ApiError(PalimpsestError):
 
 
 class BadRequestError(ApiError):
-    """400: the body is not JSON, or a cursor is not one; 405, 414, 415, 431: no operation takes such a request."""
+    """400: the body is not JSON, or a cursor is not one; 405, 414, 415, 431: no operation takes such a request.
+
+    408: the body did not come to its end in time.
+    """
 
 
 class AuthenticationError(ApiError):
@@ -114,6 +117,7 @@ _OF_STATUS: dict[int, type[ApiError]] = {
     403: PermissionDeniedError,
     404: NotFoundError,
     405: BadRequestError,
+    408: BadRequestError,
     409: ConflictError,
     413: TooLargeError,
     414: BadRequestError,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.actions import contexts
-from api.http import bytes_under_way
+from api.http import bounded_http, bytes_under_way
 from store import bytes_held, hot_path
 from store.archive import exports
 from store.bytes_held import bounded_by
@@ -55,10 +55,10 @@ def turn(size: int, character: str = "a") -> bytes:
 
 
 @contextmanager
-def sending(service: Service, path: str, body: bytes, sent: int) -> Iterator[socket.socket]:
-    """Yield a connection on which a turn was begun, of which `sent` bytes have come."""
+def sending(service: Service, path: str, body: bytes, sent: int, call: str = "turns") -> Iterator[socket.socket]:
+    """Yield a connection on which a turn, or another call, was begun, of which `sent` bytes have come."""
     url = urlsplit(service.api.url)
-    head = f"POST {path}/turns HTTP/1.1\r\nhost: test\r\ncontent-length: {len(body)}\r\n"
+    head = f"POST {path}/{call} HTTP/1.1\r\nhost: test\r\ncontent-length: {len(body)}\r\n"
     head += f"authorization: {service.client.headers['authorization']}\r\n\r\n"
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
         connection.sendall(head.encode() + body[:sent])
@@ -84,18 +84,57 @@ def test_bodies_under_way_are_bounded_and_ordinary_turns_are_not_held_up(crowded
     assert crowded.stranger.post(f"{others}/turns", content=other).status_code == 201
 
 
-def test_an_answer_that_nobody_reads_is_under_way(crowded: Service) -> None:
-    path = crowded.conversation(policy={"total_token_budget": 2_000_000, "model_context_tokens": 2_000_000})
+@pytest.mark.parametrize("call", ["turns", "compactions"])
+def test_a_body_that_stops_coming_is_not_waited_for(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path, body = crowded.conversation(), turn(3 * MB)
+    with sending(crowded, path, body, len(body) - 1, call) as connection:
+        assert crowded.client.post(f"{path}/turns", content=turn(2 * MB)).status_code == 503
+    monkeypatch.setattr(bytes_under_way, "PIECE_SECONDS", 0.2)
+    with sending(crowded, path, body, len(body) - 1, call) as connection:
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+        head, _, document = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert json.loads(document)["code"] == "body_too_slow"
+        eventually(lambda: taken(crowded) == 0)
+        assert crowded.client.post(f"{path}/turns", content=turn(2 * MB)).status_code == 201
+
+
+def three_megabytes(service: Service) -> str:
+    """Return a conversation whose context has so many."""
+    path = service.conversation(policy={"total_token_budget": 2_000_000, "model_context_tokens": 2_000_000})
     for _ in range(3):
-        assert crowded.client.post(f"{path}/turns", content=turn(MB)).status_code == 201
-    url = urlsplit(crowded.api.url)
+        assert service.client.post(f"{path}/turns", content=turn(MB)).status_code == 201
+    return path
+
+
+@contextmanager
+def asking(service: Service, path: str) -> Iterator[socket.socket]:
+    """Yield a connection on which a context was asked for that nobody reads yet."""
+    url = urlsplit(service.api.url)
     head = f"GET {path}/context HTTP/1.1\r\nhost: test\r\nconnection: close\r\n"
-    head += f"authorization: {crowded.client.headers['authorization']}\r\n\r\n"
+    head += f"authorization: {service.client.headers['authorization']}\r\n\r\n"
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.settimeout(30)
         connection.connect((url.hostname or "", url.port or 0))
         connection.sendall(head.encode())
+        yield connection
+
+
+def test_an_answer_that_nobody_reads_is_not_kept_for_good(crowded: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = three_megabytes(crowded)
+    monkeypatch.setattr(bounded_http, "READER_SECONDS", 1.0)
+    with asking(crowded, path):
+        eventually(lambda: taken(crowded) > 3 * MB)
+        eventually(lambda: taken(crowded) == 0)
+        assert crowded.client.get(f"{path}/context").status_code == 200
+
+
+def test_an_answer_that_nobody_reads_is_under_way(crowded: Service) -> None:
+    path = three_megabytes(crowded)
+    with asking(crowded, path) as connection:
         eventually(lambda: taken(crowded) > 3 * MB)
         assert crowded.client.get(f"{path}/context").status_code == 503
         received = b"".join(iter(lambda: connection.recv(65_536), b""))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Answer = tuple[str, int, str]
 """An operation, a status, and the code of a problem."""
-FAULTS: Final = {"internal", "body_incomplete"}
+FAULTS: Final = {"internal", "body_incomplete", "body_too_slow"}
 """Codes that only a fault of the service, or of the connection, is answered with."""
 NOBODY: Final = "0197f0c2a1b37c5d8e4f60718293a4b5"
 PLACES: Final = {"seq": "0", "version": "0", "position": "0", "window_or_model": "nobody's"}
