@@ -57,7 +57,7 @@ async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCal
     try:
         async with asyncio.timeout(SECONDS):
             wanted = read(body, RecallIn, caller.services.strict)
-            past = await caller.run(past_of, asker)
+            past = await past_of(caller, asker)
             text = await _recalled(caller, asker, past, wanted)
     except ProblemError as problem:
         at = f" (at {problem.pointer})" if problem.pointer else ""

@@ -7,16 +7,19 @@ that: where an answer of the earlier one stands in the first messages of the lat
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from compaction.messages import blocks, tool_use_ids
 from compaction.shapes.inner import ShapeError
-from gateway.conversations.histories import circle_of
+from gateway.conversations.histories import UNREADABLE, circle_of
 from gateway.conversations.recognition import decoded
 from store.gateway import lineage as stored
-from store.gateway.lineage import MOST_BYTES, MOST_OPENING, Said
+from store.gateway.lineage import MOST_BYTES, MOST_OPENING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +27,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from api.actions.caller import Caller
     from compaction.shapes.inner import Shape
     from gateway.conversations.turns import Learned
+    from store.gateway.lineage import Branch, StoredText
 
 MOST_STEPS: Final = 8
 """Branches that are gone back."""
@@ -34,6 +39,9 @@ LEAST_CHARS: Final = 80
 LEAST_QUOTED_CHARS: Final = 300
 """Of its lines where not all of it does: clients take out what the model thought before its summary."""
 _LINE_CHARS: Final = 40
+MOST_SEARCHED_CHARS: Final = 200_000_000
+"""Characters in which lines are looked for in one comparison, some tenths of a second: 4,000 lines in an opening of
+50,000 characters. Few lines are looked for that are not there."""
 _value: Final = msgspec.json.Decoder().decode
 
 
@@ -44,7 +52,15 @@ class Past(NamedTuple):
     through_seq: int
 
 
-class Asker(NamedTuple):
+class Said(NamedTuple):
+    """A message in the inner form."""
+
+    seq: int
+    content: Any
+
+
+@dataclass
+class Asker:
     """The conversation in which a model recalls; of one that is not stored yet, what tells where it goes on from."""
 
     conversation_id: UUID
@@ -62,6 +78,8 @@ class Asker(NamedTuple):
     shape: Shape
     rows: Sequence[bytes]
     """Its first ones."""
+    past: Sequence[Past] | None = None
+    """What it goes on from, once somebody asked."""
 
 
 def asker_of(learned: Learned) -> Asker:
@@ -81,60 +99,129 @@ def asker_of(learned: Learned) -> Asker:
     )
 
 
-def past_of(connection: Connection, tenant_id: UUID, asker: Asker) -> list[Past]:
-    """Return what a conversation goes on from, the newest first."""
+async def past_of(caller: Caller, asker: Asker) -> Sequence[Past]:
+    """Return what a conversation goes on from, the newest first: all calls within an answer have the same."""
+    if asker.past is None:
+        asker.past = await _past_of(caller, asker)
+    return asker.past
+
+
+async def _past_of(caller: Caller, asker: Asker) -> list[Past]:
+    """Go back from one branch to the next. Texts are read and compared in a thread, with no transaction open."""
     every: list[Past] = []
-    if asker.is_new:
-        in_session = asker.in_session
-        branch = stored.branch_of_new(connection, tenant_id, asker.circle, asker.branch_of, in_session=in_session)
-        opening = _opening(asker) if branch is not None else []
-    else:
-        branch = stored.branch(connection, tenant_id, asker.conversation_id)
-        opening = stored.opening(connection, tenant_id, asker.conversation_id) if branch is not None else []
+    branch, beginning = await caller.run(_beginning, asker)
+    opening = None
     for _ in range(MOST_STEPS):
         if branch is None or (asker.is_nobodys and branch.parent != asker.named):
             break
-        answers = stored.answers(connection, tenant_id, branch.parent, branch.began)
-        if (through := quoted_in(opening, answers)) is not None:
+        if opening is None:
+            opening = await asyncio.to_thread(_opening, asker, beginning)
+        step = await caller.run(_step, branch)
+        through = await asyncio.to_thread(_through, opening, step.answers)
+        if through is not None:
             every.append(Past(branch.parent, through))
-            opening = stored.opening(connection, tenant_id, branch.parent)
-        branch = stored.branch(connection, tenant_id, branch.parent)
+            opening = await asyncio.to_thread(_read, step.opening)
+        branch = step.branch
     return every
 
 
-def _opening(asker: Asker) -> list[Said]:
-    every = []
+class _Step(NamedTuple):
+    """What there is of a conversation that another may go on from."""
+
+    answers: Sequence[StoredText]
+    opening: Sequence[StoredText]
+    branch: Branch | None
+
+
+def _beginning(connection: Connection, tenant_id: UUID, asker: Asker) -> tuple[Branch | None, Sequence[StoredText]]:
+    if asker.is_new:
+        in_session = asker.in_session
+        return stored.branch_of_new(connection, tenant_id, asker.circle, asker.branch_of, in_session=in_session), ()
+    branch = stored.branch(connection, tenant_id, asker.conversation_id)
+    return branch, stored.opening(connection, tenant_id, asker.conversation_id) if branch is not None else ()
+
+
+def _step(connection: Connection, tenant_id: UUID, branch: Branch) -> _Step:
+    return _Step(
+        stored.answers(connection, tenant_id, branch.parent, branch.began),
+        stored.opening(connection, tenant_id, branch.parent),
+        stored.branch(connection, tenant_id, branch.parent),
+    )
+
+
+def _opening(asker: Asker, beginning: Sequence[StoredText]) -> list[Said]:
+    """Return the first messages of who asks: those that are stored, or else those of the request."""
+    every = _read(beginning)
     for seq, row in enumerate(asker.rows):
         try:
             every.append(Said(seq, decoded(asker.shape, _value(row)).content))
-        except (ShapeError, msgspec.DecodeError):
+        except (ShapeError, *UNREADABLE):
             continue
     return every
+
+
+def _through(opening: Sequence[Said], answers: Sequence[StoredText]) -> int | None:
+    return quoted_in(opening, _read(answers))
+
+
+def _read(rows: Sequence[StoredText]) -> list[Said]:
+    return [Said(row.seq, _value(row.content)) for row in rows]
 
 
 def quoted_in(opening: Sequence[Said], answers: Sequence[Said]) -> int | None:
     """Return the seq of the oldest of these answers that stands in an opening, None where none does.
 
-    Answers that both have in the same place do not count: these are branches of one beginning, with all of it.
+    Answers that both have in the same place do not count: these are branches of one beginning, with all of it. None
+    too where the texts are so long and alike that not all could be looked for.
     """
     shared = {(said.seq, _text(said.content)) for said in opening}
-    whole = " ".join(_text(said.content) for said in opening)
-    quoted = [
-        said.seq
-        for said in answers
-        if not tool_use_ids(said.content)
-        and (said.seq, _text(said.content)) not in shared
-        and _is_quoted(said.content, whole)
-    ]
-    return min(quoted, default=None)
+    whole = _Whole(" ".join(_text(said.content) for said in opening))
+    for said in sorted(answers, key=lambda said: said.seq):
+        if tool_use_ids(said.content) or (said.seq, _text(said.content)) in shared:
+            continue
+        if whole.quotes(said.content):
+            return said.seq
+        if whole.is_exhausted:
+            break
+    return None
 
 
-def _is_quoted(content: Any, whole: str) -> bool:
-    text = _text(content)
-    if len(text) >= LEAST_CHARS and text in whole:
-        return True
-    lines = (" ".join(line.split()) for line in _said(content).splitlines())
-    return sum(len(line) for line in lines if len(line) >= _LINE_CHARS and line in whole) >= LEAST_QUOTED_CHARS
+class _Whole:
+    """The text of an opening, in which other texts are looked for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        words = text.split()
+        self._pairs = set(pairwise(words))
+        self._left = MOST_SEARCHED_CHARS
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no more may be looked for."""
+        return self._left <= 0
+
+    def quotes(self, content: Any) -> bool:
+        """Tell whether it has all of a message, or enough of its lines."""
+        text = _text(content)
+        if len(text) >= LEAST_CHARS and text in self._text:
+            return True
+        chars = 0
+        for line in _said(content).splitlines():
+            words = line.split()
+            text = " ".join(words)
+            if len(text) >= _LINE_CHARS and self._has(text, words):
+                chars += len(text)
+                if chars >= LEAST_QUOTED_CHARS:
+                    return True
+        return False
+
+    def _has(self, text: str, words: Sequence[str]) -> bool:
+        # Where the first and the last word may be parts of longer ones, those between are words here too.
+        inner = words[1:-1]
+        if self.is_exhausted or not self._pairs.issuperset(pairwise(inner)):
+            return False
+        self._left -= len(self._text)
+        return text in self._text
 
 
 def _text(content: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 from sqlalchemy import Connection, Uuid, bindparam, func, select, text
 
 from store.tables import gateway_conversations, messages
@@ -21,7 +20,6 @@ MOST_BYTES: Final = 64 * 1024
 """Of one message; longer ones are no summaries."""
 _g, _m = gateway_conversations.c, messages.c
 _PARENTS: Final = gateway_conversations.alias()
-_value: Final = msgspec.json.Decoder().decode
 
 
 # As gateway_begin has it: what a session went on with last; requests for a title are one each.
@@ -42,11 +40,11 @@ class Branch(NamedTuple):
     began: datetime
 
 
-class Said(NamedTuple):
-    """A message in the inner form."""
+class StoredText(NamedTuple):
+    """A message in the inner form, its content as JSON."""
 
     seq: int
-    content: Any
+    content: str
 
 
 def branch(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Branch | None:
@@ -76,9 +74,9 @@ def branch_of_new(
     return None if parent is None or began is None else Branch(parent, began)
 
 
-def opening(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[Said]:
+def opening(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[StoredText]:
     """Return the messages that a conversation begins with."""
-    return _said(
+    return _texts(
         connection,
         select(_m.seq, _m.content)
         .where(*_live(tenant_id, conversation_id), _m.seq < MOST_OPENING, _m.bytes <= MOST_BYTES)
@@ -86,9 +84,9 @@ def opening(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> l
     )
 
 
-def answers(connection: Connection, tenant_id: UUID, conversation_id: UUID, before: datetime) -> list[Said]:
+def answers(connection: Connection, tenant_id: UUID, conversation_id: UUID, before: datetime) -> list[StoredText]:
     """Return the newest answers of a conversation that were stored before a moment, the newest first."""
-    return _said(
+    return _texts(
         connection,
         select(_m.seq, _m.content)
         .where(
@@ -106,5 +104,5 @@ def _live(tenant_id: UUID, conversation_id: UUID) -> tuple[Any, ...]:
     return _m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.superseded_at.is_(None)
 
 
-def _said(connection: Connection, statement: Any) -> list[Said]:
-    return [Said(row.seq, _value(row.content)) for row in connection.execute(statement)]
+def _texts(connection: Connection, statement: Any) -> list[StoredText]:
+    return [StoredText(row.seq, row.content) for row in connection.execute(statement)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import count
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from gateway.recalls.lineage import quoted_in
-from store.gateway.lineage import Said
+from gateway.recalls import lineage
+from gateway.recalls.asking import MOST_CALLS
+from gateway.recalls.lineage import Said, quoted_in
 from tests.conftest import make_tenant
 from tests.gateway.conftest import room_on
 from tests.gateway.recalls.test_recalling import SECRET, SHAPES, Seen, recall, results_of, scripted, talk_out_of_view
@@ -166,6 +168,23 @@ def test_what_is_erased_is_not_recalled(recalling: Room) -> None:
     assert "nothing of this reference" in by_place
 
 
+def test_texts_are_compared_once_for_all_calls_and_on_a_thread_of_their_own(
+    recalling: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, chat = compacted(recalling, "messages")
+    threads = []
+
+    def noted(*given: Any) -> int | None:
+        threads.append(get_ident())
+        return quoted_in(*given)
+
+    monkeypatch.setattr(lineage, "quoted_in", noted)
+    every = given(chat, *[{"query": "door code"}] * MOST_CALLS)
+    assert all(before.name in text for text in every)
+    assert len(threads) == 1
+    assert recalling.gateway.thread.ident not in threads
+
+
 def said(seq: int, text: str, *calls: str) -> Said:
     blocks = [{"type": "tool_use", "id": name, "name": name, "input": {}} for name in calls]
     return Said(seq, [{"type": "text", "text": text}, *blocks])
@@ -182,3 +201,18 @@ def test_quoted_answers() -> None:
     # What a subagent is told stands in the call, and sometimes beside it.
     assert quoted_in([said(0, SUMMARY)], [said(41, SUMMARY, "task")]) is None
     assert quoted_in([], [said(41, SUMMARY)]) is None
+
+
+def test_no_more_is_looked_for_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = range(40)
+    opening = [said(0, "\n".join(f"{number}. the same line, of which only the number differs" for number in numbers))]
+    other = "\n".join(f"{number}. another line, of which nothing stands in the beginning" for number in numbers)
+    like = "\n".join(f"x{number}. the same line, of which only the number differs" for number in numbers)
+    quoted = f"Thought.\n{opening[0].content[0]['text']}"
+    chars = len(opening[0].content[0]["text"])
+    # What has other words is not looked for at all, and what suffices ends the search.
+    monkeypatch.setattr(lineage, "MOST_SEARCHED_CHARS", 9 * chars)
+    assert quoted_in(opening, [said(9, quoted), said(7, other)]) == 9
+    assert quoted_in(opening, [said(9, quoted), said(7, quoted), said(5, other)]) == 7
+    # Where not all could be looked for, nothing is known.
+    assert quoted_in(opening, [said(9, quoted), said(7, like)]) is None
