@@ -129,15 +129,17 @@ def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHis
     history = read_history(door.shape, body)
     if history is None:
         return None
-    if has_own := has_thoughts(body):
-        history = history._replace(rows=without_thoughts(history.rows))
-        body = history.with_rows(history.rows)
+    has_own = has_thoughts(body)
     try:
+        if has_own:
+            history = history._replace(rows=without_thoughts(history.rows))
         links = services.seen.links(history.rows)
     except UNREADABLE:
         refuse_unreadable(body)
         return None
-    if not has_own:
+    if has_own:
+        body = history.with_rows(history.rows)
+    else:
         services.seen.remember(body, history, links)
     return history, links, body
 
@@ -208,15 +210,15 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
         return prepared
     learned = prepared.learned._replace(place=place, first=place.keyed)
     whole = history
-    if place.recalls:
-        whole = history._replace(rows=put_back(history.shape, history.rows, place.recalls, place.removed))
     try:
+        if place.recalls:
+            whole = history._replace(rows=put_back(history.shape, history.rows, place.recalls, place.removed))
         size = 0
         if place.head is not None:
             size = len(prepared.body)
             size += reading_bytes((rule.text for rule in place.rules), size)
         shorter: CompactedRequest | None = await aside(size, partial(shorten, whole, place))
-    except (ShapeError, msgspec.DecodeError) as error:
+    except (ShapeError, *UNREADABLE) as error:
         # What this service cannot read the provider may.
         log.info("gateway.not_read", error=str(error), conversation=str(place.conversation_id))
         shorter = None
@@ -244,6 +246,6 @@ def without_text(learned: Learned) -> Learned:
 def _model(history: ResentHistory) -> str | None:
     try:
         model = _value(history.fields.get("model", b"null"))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return model if isinstance(model, str) and 0 < len(model) <= MOST_NAME_CHARS else None

@@ -84,10 +84,11 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
             every = [b'{"role":"user","content":' + text + b"}"]
         else:
             every = [bytes(row) for row in _rows(listed)]
+        said = (at for at, row in enumerate(every) if not _instructs(row))
+        lead = 0 if shape == "messages" else next(said, len(every))
     except UNREADABLE:
         refuse_unreadable(body)
         return None
-    lead = 0 if shape == "messages" else next((at for at, row in enumerate(every) if not _instructs(row)), len(every))
     rows = every[lead:]
     return ResentHistory(shape, fields, every[:lead], rows) if rows else None
 
@@ -95,7 +96,8 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
 def refuse_unreadable(body: bytes) -> None:
     """Raise NotJsonError unless somebody else may read a body: lone surrogates, for one."""
     try:
-        json.loads(body)
+        # Numbers that Python takes for too long are JSON.
+        json.loads(body, parse_int=str)
     except RecursionError:
         return
     except ValueError as error:

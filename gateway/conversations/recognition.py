@@ -11,7 +11,7 @@ from compaction.messages import CACHE_MARK, OPAQUE, THINKING, blocks
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
-from gateway.conversations.histories import as_stored, without_system
+from gateway.conversations.histories import UNREADABLE, as_stored, without_system
 from gateway.conversations.put_back import can_begin_with_results, resent_before, with_results
 from runtime import ids
 from store.gateway import histories as stored
@@ -312,7 +312,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
     """
     try:
         sent = decoded(shape, _value(as_stored(row)))
-    except (ShapeError, msgspec.DecodeError):
+    except (ShapeError, *UNREADABLE):
         return False
     return sent.role == role and _said(sent.content) == _said(content)
 
@@ -320,7 +320,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
 def _is_users(shape: Shape, row: bytes) -> bool:
     try:
         return decoded(shape, _value(row)).role == "user"
-    except (ShapeError, msgspec.DecodeError):
+    except (ShapeError, *UNREADABLE):
         return False
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from gateway.conversations.histories import UNREADABLE
 from gateway.doors import first
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _inside(user_id: Any) -> dict[str, Any]:
         return {}
     try:
         value = _json(user_id)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -115,7 +116,7 @@ def _value(raw: msgspec.Raw | None) -> Any:
         return None
     try:
         return _json(raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # A number that is none here, for one: the provider may read it.
         return None
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.recall.tool import NAME, definition
+from gateway.conversations.histories import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +67,7 @@ def _has_its_own(tools: bytes) -> bool:
         return False
     try:
         every = _value(tools)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # What cannot be read here is left as it is.
         return True
     return any(isinstance(tool, dict) and NAME in (tool.get("name"), _function(tool).get("name")) for tool in every)
@@ -122,7 +123,7 @@ def _asked(arguments: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = _value(arguments)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return {}
     if not isinstance(arguments, dict):
         return {}

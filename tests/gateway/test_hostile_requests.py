@@ -45,6 +45,10 @@ ODD_ROWS: Final = (
     {"type": "message", "role": {"user": 1}, "content": "x"},
     {"type": {"message": 1}, "role": "user", "content": "x"},
 )
+DEEP: Final = {
+    **dict.fromkeys(("metadata", "user", "model", "safety_identifier", "litellm_session_id"), "%s"),
+    "tools": '[{"name":"recall"},%s]',
+}
 OF_REQUESTS: Final = ("user", "model", "metadata", "safety_identifier", "tools", "n", "litellm_session_id")
 
 
@@ -241,6 +245,42 @@ def test_depth_is_the_providers_to_refuse(room: Room, shape: str, where: str, de
     assert answer.status_code in {200, 502}, answer.text
     if answer.status_code == 200:
         assert room.providers.asked[-1].raw == raw
+
+
+@pytest.mark.parametrize("field", DEEP)
+def test_depth_that_is_too_much_here_alone_is_no_reason_to_refuse(recalling: Room, field: str) -> None:
+    # How deep a value can be read depends on how deep in calls that is done; a large body is read in a thread.
+    rows = json.dumps([{"role": "user", "content": "deep " * 60_000}])
+    own = "" if field == "tools" else '"tools":[{"name":"recall"}],'
+    for depth in range(970, 992, 2):
+        value = DEEP[field] % ("[" * depth + "]" * depth)
+        body = f'{{{own}"messages":{rows},"{field}":{value}}}'.encode()
+        answer = recalling.client.post("/v1/chat/completions", content=body)
+        # The provider on loopback hangs up where it cannot read either.
+        assert answer.status_code in {200, 502}, (depth, answer.text)
+        if answer.status_code == 200:
+            assert recalling.providers.asked[-1].raw == body
+
+
+@pytest.mark.parametrize("number", ["1e999", "-" + "5" * 5_000])
+@pytest.mark.parametrize(
+    ("shape", "row"),
+    [
+        ("messages", '{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"w","input":{"n":%s}}]}'),
+        ("messages", '{"role":"assistant","content":[{"type":"thinking","signature":"palimpsest_recall","n":%s}]}'),
+        ("chat", '{"role":"system","content":"Be brief.","n":%s}'),
+        ("responses", '{"type":"reasoning","id":"rs_palimpsest_recall_1","summary":[],"n":%s}'),
+    ],
+)
+def test_numbers_that_cannot_be_read_here_are_the_providers_to_refuse(
+    room: Room, shape: str, row: str, number: str
+) -> None:
+    name = "input" if shape == "responses" else "messages"
+    body = f'{{"model":"m","{name}":[{row % number},{{"role":"user","content":"So."}}]}}'.encode()
+    sent = len(room.providers.asked)
+    # The provider on loopback reads as Python does, which takes no such digits.
+    assert room.client.post(PATHS[shape], content=body).status_code == (200 if number == "1e999" else 400)
+    assert [each.raw for each in room.providers.asked[sent:]] == [body]
 
 
 @pytest.mark.parametrize(
