@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compaction.tokens import content_tokens
+from store import hot_path
 from store.engine import transaction
 from tests.conftest import make_tenant
 from tests.support.service.hot_calls import CAP, HotCalls, hot_calls
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from runtime.settings import Settings
+    from store.hot_path import Appended
+    from store.hot_pool import HotPool
 
 Message = dict[str, Any]
 HELLO: Message = {"role": "user", "content": "Hello there, how are you today?"}
@@ -318,14 +322,24 @@ def test_of_writers_that_expect_the_same_seq_one_gets_it(calls: HotCalls) -> Non
     assert {answer.first_seq for answer in answers if answer.outcome == "out_of_order"} == {1}
 
 
-def test_concurrent_appends_take_seqs_without_gaps(calls: HotCalls) -> None:
+def test_concurrent_appends_take_seqs_without_gaps(calls: HotCalls, settings: Settings) -> None:
+    """Of two processes, each of which has a statement at a time for a conversation."""
     conversations = [calls.conversation() for _ in range(2)]
     turns = [
         calls.turn(conversations[n % 2], *({"role": "user", "content": f"{n}.{place}"} for place in range(1 + n % 4)))
         for n in range(120)
     ]
-    answers = calls.at_once(turns)
-    assert calls.pool.get_size() > 4
+
+    async def every(pool: HotPool, _: UUID) -> list[Appended]:
+        other = await hot_path.open_pool(settings)
+        pools = (pool, other)
+        try:
+            appends = (hot_path.append_turn(pools[n // 2 % 2], **turn) for n, turn in enumerate(turns))
+            return await asyncio.gather(*appends)
+        finally:
+            await other.close()
+
+    answers = calls.run(every)
     for conversation in conversations:
         rows = calls.owner("select seq, content from messages where conversation_id = %s order by seq", conversation)
         assert [row["seq"] for row in rows] == list(range(len(rows)))

@@ -152,6 +152,35 @@ def test_a_turn_that_waits_for_its_row_holds_up_no_other(calls: HotCalls, databa
     assert sorted(row["conversation_id"] for row in stored) == sorted(conversations)
 
 
+@pytest.mark.parametrize(("held", "turns"), [(1, 4), (6, 1)])
+def test_turns_that_wait_for_their_rows_hold_up_no_others(
+    calls: HotCalls, database_url: str, held: int, turns: int
+) -> None:
+    """Neither many to one conversation nor those to many, though they came first."""
+    conversations = [calls.conversation() for _ in range(20)]
+
+    async def test(pool: HotPool, _: UUID) -> None:
+        with psycopg.connect(database_url) as holder:
+            holder.execute("select from conversations where id = any (%s) for update", [conversations[:held]])
+            sent = [*conversations[:held] * turns, *conversations[held:]]
+            tasks = [asyncio.create_task(hot_path.append_turn(pool, **calls.turn(each, HELLO))) for each in sent]
+            waiting, free = tasks[: held * turns], tasks[held * turns :]
+            await asyncio.wait_for(asyncio.gather(*free), 4)
+            assert not any(task.done() and not task.exception() for task in waiting)
+            # Reads find a connection as well.
+            assert pool.get_idle_size() or pool.get_size() < pool.size
+            holder.rollback()
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert {str(error) for error in refused} <= {"no connection came free"}
+        assert len(refused) <= max(0, held - pool.size // 2)
+
+    calls.run(test)
+    stored = [row["conversation_id"] for row in calls.owner("select conversation_id from messages")]
+    assert set(stored) >= set(conversations[held:])
+    assert stored.count(conversations[0]) == turns
+
+
 def test_what_fails_fails_alone(database_url: str) -> None:
     async def test(pool: HotPool) -> None:
         answers = await together(pool, SIXTH, *((str(number), number) for number in (1, 2, 0, 3, 0, 6)))

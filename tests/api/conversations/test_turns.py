@@ -11,12 +11,12 @@ import pytest
 
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import REQUEST_ID, problem
-from tests.support.service.running_api import conversation_at
+from tests.support.service.running_api import conversation_at, running_api
 
 if TYPE_CHECKING:
     import httpx2
 
-    from tests.support.service.running_api import Service
+    from tests.support.service.running_api import RunningApi, Service
 
 HELLO = {"role": "user", "content": "Hello."}
 ANSWER = {"role": "assistant", "content": [{"type": "text", "text": "Good day."}]}
@@ -83,20 +83,22 @@ def test_duplicates_at_once_are_one_turn(service: Service) -> None:
 
 
 def test_requests_with_one_key_that_wait_for_each_other_store_once(service: Service) -> None:
+    """At two processes: one process has a statement at a time for a conversation."""
     path = service.conversation()
     body = {"messages": [HELLO], "expected_next_seq": 0}
 
-    def send(_: int) -> httpx2.Response:
-        return service.client.post(f"{path}/turns", json=body, headers={"idempotency-key": "once"})
+    def send(api: RunningApi) -> httpx2.Response:
+        return service.client.post(f"{api.url}{path}/turns", json=body, headers={"idempotency-key": "once"})
 
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     with (
+        running_api(service.settings) as second,
         psycopg.connect(service.database_url, autocommit=True) as watch,
         psycopg.connect(service.database_url) as other,
         ThreadPoolExecutor(2) as pool,
     ):
         other.execute("select from conversations where id = %s for update", [conversation_at(path)])
-        sent = pool.map(send, range(2))
+        sent = pool.map(send, (service.api, second))
         # Both have looked for the key by now, and neither has found it.
         eventually(lambda: watch.execute(waiting).fetchone() == (2,))
         other.rollback()
