@@ -67,6 +67,12 @@ _EMPTY: Final[Mapping[str, Any]] = {
     "exchanges": 0,
     "prefix_hash": b"",
 }
+_SUPERSEDED: Final = """
+    with superseded as materialized (
+        select range_agg(int4range(m.seq, m.seq, '[]')) as seqs from messages as m
+        where m.conversation_id = :conversation and m.superseded_at is not null)
+"""
+"""The messages that were replaced, once for all versions."""
 _COVERS_SUPERSEDED: Final = """
     coalesce(
         (select range_agg(seqs) from (
@@ -76,8 +82,7 @@ _COVERS_SUPERSEDED: Final = """
              select int4range((pin ->> 1)::integer, (pin ->> 1)::integer, '[]')
              from jsonb_array_elements(s.pins) as pin
          ) as accounted (seqs))
-        && (select range_agg(int4range(m.seq, m.seq, '[]')) from messages as m
-            where m.conversation_id = s.conversation_id and m.superseded_at is not null),
+        && superseded.seqs,
         false)
 """
 """Whether a message that snapshot s accounts for, or pins, was replaced since; what was before is not in it.
@@ -86,10 +91,11 @@ Both sides as ranges, which are compared in one pass: one by one, each of many e
 many spans.
 """
 _SHOWS_SUPERSEDED: Final = text(
-    f"select {_COVERS_SUPERSEDED} from snapshots as s"  # noqa: S608 - a constant
+    f"{_SUPERSEDED} select {_COVERS_SUPERSEDED} from snapshots as s, superseded"  # noqa: S608 - constants
     " where s.conversation_id = :conversation and s.version = :version"
 )
 _FOR_FORK: Final = text(f"""
+    {_SUPERSEDED}
     select s.version,
            s.covers_through < newest.seq or s.version = c.head_version and newest.is_last
                or exists (select from jsonb_array_elements(s.coverage) as span
@@ -101,10 +107,11 @@ _FOR_FORK: Final = text(f"""
         cross join lateral (select max(m.seq) filter (where m.seq <= :through) as seq, max(m.seq) <= :through as is_last
                             from messages as m
                             where m.conversation_id = c.id and m.superseded_at is null) as newest
+        cross join superseded
     where c.id = :conversation and s.covers_through <= :through and not {_COVERS_SUPERSEDED}
         and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer > :through)
     order by s.version
-""")  # noqa: S608 - a constant
+""")  # noqa: S608 - constants
 """The head and what it came from, as far as that accounts for nothing after the fork and nothing that was replaced; the
 head of the fork has to show its newest message as it was, unless it is the newest in both."""
 
