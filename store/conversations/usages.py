@@ -176,12 +176,18 @@ def saved_most(connection: Connection, tenant_id: UUID, days: int, limit: int) -
     return connection.execute(_MOST, {"tenant": tenant_id, "days": days, "limit": limit}).all()
 
 
-_TO_RECKON: Final = text("""
+MOST_TOKENS: Final = 2**31 - 1
+"""That their columns have room for."""
+_TO_RECKON: Final = text(f"""
+    with due as materialized (
+        select u.* from turn_usages as u where u.tenant_id = :tenant and u.reckoned_at is null
+        order by u.conversation_id, u.seq limit :limit for no key update skip locked)
     select u.conversation_id, u.seq, u.snapshot_version, u.input_tokens, u.cached_tokens, u.written_tokens, u.is_edit,
-           u.answered_at, c.model, t.policy::text, c.policy::text, c.token_ratio, c.fixed_tokens + c.unstored_tokens,
+           u.answered_at, c.model, t.policy::text, c.policy::text, c.token_ratio,
+           c.fixed_tokens::bigint + c.unstored_tokens,
            moved.shared_tokens, coalesce(hidden.tokens, 0),
            b.seq, b.snapshot_version, b.input_tokens, b.saved_tokens, b.answered_at
-    from turn_usages as u
+    from due as u
         join conversations as c on c.id = u.conversation_id
         join tenants as t on t.id = u.tenant_id
         left join lateral (select p.seq, p.snapshot_version, p.input_tokens, p.saved_tokens, p.answered_at
@@ -195,16 +201,15 @@ _TO_RECKON: Final = text("""
                 and b.snapshot_version < u.snapshot_version
             ) as moved on true
         left join lateral (
-            select greatest(0, coalesce(sum(m.tokens), 0) - s.tokens)::integer as tokens
+            select least({MOST_TOKENS}, greatest(0, coalesce(sum(m.tokens), 0) - s.tokens))::integer as tokens
             from snapshots as s left join messages as m
                 on m.conversation_id = s.conversation_id and m.seq <= s.covers_through and m.superseded_at is null
             where s.conversation_id = u.conversation_id and s.version = u.snapshot_version
                 and (b.snapshot_version is distinct from u.snapshot_version or b.saved_tokens is null or u.is_edit)
             group by s.tokens) as hidden on true
-    where u.tenant_id = :tenant and u.reckoned_at is null
-    order by u.conversation_id, u.seq limit :limit
-    for no key update of u skip locked
-""")
+    order by u.conversation_id, u.seq
+""")  # noqa: S608 - constants
+"""What is looked up of each is so only of those that are reckoned now: most of what has come may be for later."""
 _SUMS: Final = """
     count(*) as calls, sum(u.input_tokens)::bigint as input_tokens,
     coalesce(sum(u.expected_tokens) filter (where u.cached_tokens is not null), 0)::bigint as expected_tokens,

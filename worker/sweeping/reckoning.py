@@ -6,9 +6,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
+from sqlalchemy.exc import DBAPIError
 
 from compaction.cost.savings import Call, Savings, prefix_of, savings
 from compaction.overrides import in_force
+from runtime.log import fault
 from store.conversations import usages
 from store.conversations.usages import Reckoned
 from worker.metrics import METRICS
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
     from store.conversations.usages import ToReckon
     from worker.database import Database
+
+log = structlog.get_logger()
 
 LIMIT: Final = 2_000
 """Usages of a tenant that one sweep reckons."""
@@ -40,10 +45,26 @@ class Reckoning:
         self._prices = lru_cache(POLICIES)(self._prices_of)
 
     def reckon(self) -> int:
-        """Reckon what has come; return how many calls that were."""
+        """Reckon what has come; return how many calls that were.
+
+        Raises the first error of a tenant's usages, once the other tenants had their turn: unless nobody answers, one
+        says nothing of the next.
+        """
         with self._database.transaction(None) as connection:
             tenants = usages.tenants_to_reckon(connection, LIMIT)
-        return sum(self._of_tenant(tenant_id) for tenant_id in tenants)
+        count = 0
+        failures: list[Exception] = []
+        for tenant_id in tenants:
+            try:
+                count += self._of_tenant(tenant_id)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with what one tenant has
+                log.warning("usages.not_reckoned", tenant_id=str(tenant_id), error=fault(error))
+                failures.append(error)
+                if isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) is None:
+                    break
+        if failures:
+            raise failures[0]
+        return count
 
     def _of_tenant(self, tenant_id: UUID) -> int:
         with self._database.transaction(tenant_id) as connection:
@@ -64,7 +85,7 @@ class Reckoning:
         if is_same_head and saved_before is not None and not each.is_edit:
             saved = saved_before
         else:
-            saved = round(each.hidden_tokens * each.token_ratio)
+            saved = min(round(each.hidden_tokens * each.token_ratio), usages.MOST_TOKENS)
         call = Call(each.input_tokens, saved, each.cached_tokens, each.written_tokens)
         before = None if each.before_input is None else Call(each.before_input, saved_before or 0)
         prefix = None

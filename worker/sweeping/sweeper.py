@@ -84,10 +84,10 @@ class Sweeper:
         self._parts: dict[str, Callable[[], int]] = {
             "waiting": self._waiting,
             "cold": partial(promote_cold, self._database),
-            "usages": Reckoning(settings, self._database).reckon,
             "runs": self._runs,
             "checks": self._checks,
             **{errand.name: partial(self._errand, errand, Sent()) for errand in ERRANDS},
+            "usages": Reckoning(settings, self._database).reckon,
             "housekeeping": self._housekeeping,
         }
         METRICS.name_parts(self._parts)

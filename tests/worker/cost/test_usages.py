@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from store.conversations import usages
 from store.conversations.usages import UsageRecord
@@ -17,6 +19,7 @@ from worker.metrics import METRICS
 from worker.sweeping.reckoning import Reckoning
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from store.tables import AnyRow
@@ -212,6 +215,60 @@ def test_a_version_that_never_was_holds_up_no_other_usage(chat: Chat) -> None:
     # Where the head went between calls is not known, nor what it left.
     assert [row.saved_tokens for row in rows] == [0, 0, 0]
     assert [row.prefix_tokens for row in reckoned(chat, other)] == [0, 10_000]
+
+
+def loops(plan: Any) -> Iterator[int]:
+    """Yield how often each step of a plan was begun."""
+    yield plan["Actual Loops"]
+    for step in plan.get("Plans", ()):
+        yield from loops(step)
+
+
+def test_only_what_is_reckoned_now_is_looked_into(chat: Chat) -> None:
+    for conversation in (begin(chat), begin(chat), begin(chat)):
+        keep(chat, *(call(chat, conversation, 2 * n, n, input_tokens=10_000 + n) for n in range(100)))
+    chat.query("analyze turn_usages")
+    with chat.database.transaction(chat.tenant_id) as connection:
+        statement = text(f"explain (analyze, format json) {usages._TO_RECKON}")
+        plan = connection.execute(statement, {"tenant": chat.tenant_id, "limit": 10}).scalar_one()
+        assert len(usages.to_reckon(connection, chat.tenant_id, 10)) == 10
+    assert max(loops(plan[0]["Plan"])) <= 10
+
+
+def test_more_tokens_than_there_are_numbers_are_the_most(chat: Chat) -> None:
+    conversation, workers = begin(chat), Workers(chat, StubSummarizer())
+    chat.append(conversation, [request("go", 100), *rounds(7, 400)])
+    workers.settle(conversation)
+    with psycopg.connect(chat.url, autocommit=True) as owner:
+        owner.execute("set session_replication_role = replica")
+        owner.execute("update messages set tokens = 2000000000 where conversation_id = %s", [conversation])
+    keep(chat, call(chat, conversation, 20, 20, input_tokens=2_000))
+    (row,) = reckoned(chat, conversation)
+    assert (row.saved_tokens, row.reckoned_at is not None) == (2**31 - 1, True)
+
+
+def test_a_tenant_whose_usages_cannot_be_reckoned_holds_up_no_other(chat: Chat) -> None:
+    own: dict[UUID, UUID] = {}
+    for _ in range(2):
+        tenant_id, conversation = chat.renew().tenant_id, begin(chat)
+        keep(chat, call(chat, conversation, 0, 0, input_tokens=10_000))
+        own[tenant_id] = conversation
+    with chat.database.transaction(None) as connection:
+        broken, other = (each for each in usages.tenants_to_reckon(connection, 10_000) if each in own)
+    refuse = f"""
+        create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
+        create trigger refused before update on turn_usages for each row
+            when (new.tenant_id = '{broken}') execute function refuse()
+    """
+    with psycopg.connect(chat.url, autocommit=True) as owner:
+        owner.execute(refuse.encode())
+        try:
+            with pytest.raises(DBAPIError, match="refused"):
+                Reckoning(chat.settings, chat.database).reckon()
+            done = owner.execute("select tenant_id from turn_usages where reckoned_at is not null").fetchall()
+        finally:
+            owner.execute("drop function refuse() cascade")
+    assert own.keys() & {tenant_id for (tenant_id,) in done} == {other}
 
 
 def test_a_usage_that_comes_late_is_reckoned_by_what_is_known_then(chat: Chat) -> None:
