@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "anthropic-batch"
 LISTED: Final = 100
-"""Batches of the provider that are looked through for one of ours, newest first."""
+"""Batches of the provider, made about when one of ours was sent, that are looked through for it, newest first."""
 NOT_TAKEN: Final = frozenset(
     {
         RunReason.CIRCUIT_OPEN,
@@ -143,22 +143,29 @@ class AnthropicBatches:
         )
 
     def recent(self, since: datetime, until: datetime) -> list[Status]:
-        """Return the batches of this key that were made in that time, newest first; raise SummaryError."""
+        """Return the batches of this key that were made in that time, newest first; raise SummaryError.
+
+        Of more than LISTED nobody knows whether all were seen: that is an error that passes, not an answer.
+        """
 
         async def call(client: anthropic.AsyncAnthropic) -> object:
             statuses: list[Status] = []
             async for batch in client.messages.batches.list(limit=LISTED):
                 listed = _status(batch)
-                if listed.created_at < since or len(statuses) == LISTED:
+                if listed.created_at < since or len(statuses) > LISTED:
                     break
-                statuses.append(listed)
+                if listed.created_at <= until:
+                    statuses.append(listed)
             return statuses
 
         def read(answer: object, _: int) -> list[Status]:
             assert isinstance(answer, list)  # noqa: S101 - see above
-            return [each for each in answer if each.created_at <= until]
+            return answer
 
-        return self._model.send(call, read)
+        found = self._model.send(call, read)
+        if len(found) > LISTED:
+            raise SummaryError(RunReason.MODEL_ERROR, f"over {LISTED} batches were made at the time of this one")
+        return found
 
     def is_of(self, provider_id: str, key: str) -> bool:
         """Tell whether a batch that has ended is the one with this key; raise SummaryError."""

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 from tests.support.servers.loopback_steps import CHARS_PER_TOKEN, status
@@ -174,13 +175,16 @@ class LoopbackBatches:
         return batch
 
     def _list(self, answering: Answering) -> None:
-        documents = [batch.document(answering.model.url) for batch in reversed(self.made)]
+        asked = parse_qs(urlsplit(answering.path).query)
+        made, most, (after,) = self.made[::-1], int(asked.get("limit", ["20"])[0]), asked.get("after_id", [""])
+        start = next((place for place, batch in enumerate(made, 1) if batch.id == after), 0)
+        documents = [batch.document(answering.model.url) for batch in made[start : start + most]]
         ends = (
             {"first_id": documents[0]["id"], "last_id": documents[-1]["id"]}
             if documents
             else {"first_id": None, "last_id": None}
         )
-        answering.json(200, {"data": documents, "has_more": False, **ends})
+        answering.json(200, {"data": documents, "has_more": start + most < len(made), **ends})
 
     def _one(self, answering: Answering, method: str, name: str, what: str | None) -> None:
         batch = next((each for each in self.made if each.id == name), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tests.support.service.fault_points import fault_points
 from tests.support.service.in_process import SMALL, check_state, head
 from tests.support.talk import call, exchanges, request, result
 from worker.batches.lifecycle import LIFETIME_SECONDS, MAX_FAILURES
+from worker.batches.provider import LISTED
 from worker.summarizers.anthropic import AnthropicModel
 
 if TYPE_CHECKING:
@@ -208,6 +210,34 @@ def test_one_that_was_taken_without_a_word_is_found_and_not_sent_again(chat: Cha
     assert batch_of(chat, conversation).provider_batch_id == provider.batches.only.id
     workers.advance(batch)
     assert batch_of(chat, conversation).state == "committed"
+    assert provider.batches.calls.count("POST batches") == 1
+
+
+def test_one_that_many_were_made_after_is_found(chat: Chat, provider: LoopbackModel) -> None:
+    conversation = near_threshold(chat)
+    workers = BatchWorkers(chat)
+    provider.batches.lose()
+    batch = workers.submit(conversation)
+    provider.batches.end()
+    ours = provider.batches.only
+    for number in range(LISTED + 50):
+        provider.batches.add(f"somebody-{number}").created_at += timedelta(hours=1)
+    workers.advance(batch)
+    assert batch_of(chat, conversation).provider_batch_id == ours.id
+    assert provider.batches.calls.count("POST batches") == 1
+
+
+def test_one_that_may_be_behind_too_many_is_not_sent_again(chat: Chat, provider: LoopbackModel) -> None:
+    conversation = near_threshold(chat)
+    workers = BatchWorkers(chat)
+    provider.batches.lose()
+    batch = workers.submit(conversation)
+    provider.batches.end()
+    for number in range(LISTED):
+        provider.batches.end(provider.batches.add(f"somebody-{number}"))
+    workers.advance(batch)
+    assert batch_of(chat, conversation).state == "sending"
+    workers.advance(batch)
     assert provider.batches.calls.count("POST batches") == 1
 
 
