@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from store.conversations import messages, snapshots
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
-from worker.process.memory import Memory, RunMemory
+from worker.process.memory import FullError, Memory, RunMemory
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -75,9 +76,9 @@ def test_runs_wait_until_there_is_room_for_what_they_read(chat: Chat) -> None:
         assert going_on.wait(60)
 
     class Watched(Memory):
-        def wait(self, size: int) -> None:
+        def wait(self, run: RunMemory, size: int) -> None:
             waited.set()
-            super().wait(size)
+            super().wait(run, size)
 
     stub = StubSummarizer(act=hold)
     workers = Workers(chat, stub)
@@ -115,3 +116,70 @@ def test_what_is_larger_than_all_the_room_is_read_alone() -> None:
     other.take(10)
     with pytest.raises(Exception, match="1"):
         other.take(11)
+
+
+def test_what_is_large_gets_its_turn_though_small_ones_keep_coming() -> None:
+    memory = Memory(10)
+    first, second, large, small, other = (RunMemory(memory) for _ in range(5))
+    first.take(4)
+    second.take(4)
+    with pytest.raises(FullError):
+        large.take(8)
+    first.give_back()
+    with pytest.raises(FullError):
+        first.take(4)
+    waiting = [Thread(target=run.wait, args=(size,)) for run, size in ((large, 8), (first, 4))]
+    for thread in waiting:
+        thread.start()
+    second.give_back()
+    waiting[0].join(60)
+    with pytest.raises(FullError):
+        second.take(4)
+    small.take(2)  # what there is room for beside it need not wait
+    large.take(3)  # it is read anew, and what comes first of it may be little
+    with pytest.raises(FullError):
+        other.take(1)
+    large.take(8)
+    for run in (large, small, other):
+        run.give_back()
+    waiting[1].join(60)
+    first.take(4)
+    second.take(4)
+
+
+def test_who_waits_no_more_is_waited_for_by_nobody() -> None:
+    memory = Memory(10)
+    small, large, other = (RunMemory(memory) for _ in range(3))
+    small.take(4)
+    with pytest.raises(FullError):
+        large.take(8)
+    with pytest.raises(FullError):
+        other.take(4)
+    large.give_back()
+    other.wait(4)
+    other.take(4)
+
+
+def test_everybody_gets_in_who_waits() -> None:
+    memory = Memory(10)
+    inside: list[int] = []
+
+    def run(size: int) -> None:
+        room = RunMemory(memory)
+        for _ in range(20):
+            while True:
+                try:
+                    room.take(size)
+                    break
+                except FullError:
+                    room.wait(size)
+            inside.append(size)
+            assert sum(inside) <= max(10, size)
+            inside.remove(size)
+            room.give_back()
+
+    with ThreadPoolExecutor(6) as threads:
+        for done in [threads.submit(run, size) for size in (4, 4, 3, 8, 6, 30)]:
+            done.result(60)
+    room = RunMemory(memory)
+    room.take(10)

@@ -21,52 +21,73 @@ class FullError(Exception):
 
 
 class Memory:
-    """The room of a process; safe to use from many threads."""
+    """The room of a process, first come first served; safe to use from many threads."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
         self._taken = 0
+        self._line: dict[RunMemory, int] = {}
+        """Who waits for how many bytes, in the order in which they came."""
         self._changed = Condition()
 
-    def take(self, size: int) -> bool:
-        """Take so many bytes, if there is room for them, or nobody else has any; return whether."""
+    def take(self, run: RunMemory, size: int) -> bool:
+        """Take so many bytes, if there is room for them; return whether. Else the run waits for them from now on."""
         with self._changed:
-            has_room = not self._taken or self._taken + size <= self._most
-            self._taken += size if has_room else 0
-            return has_room
+            if not self._has_room(run, size):
+                self._line.setdefault(run, size)
+                return False
+            self._taken += size
+            self._leave(run)
+            return True
 
-    def give_back(self, size: int) -> None:
-        """Give so many bytes back."""
+    def give_back(self, run: RunMemory, size: int, *, waits: bool = False) -> None:
+        """Give so many bytes back, and wait for no more unless that is said."""
         with self._changed:
             self._taken -= size
+            if not waits:
+                self._leave(run)
             self._changed.notify_all()
 
-    def wait(self, size: int) -> None:
+    def wait(self, run: RunMemory, size: int) -> None:
         """Return when there may be room for so many bytes."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._most, PATIENCE_SECONDS)
+            self._changed.wait_for(lambda: run not in self._line or self._has_room(run, size), PATIENCE_SECONDS)
+
+    def _has_room(self, run: RunMemory, size: int) -> bool:
+        """Tell whether so many bytes fit beside what is taken, or nobody has any, and beside who has waited longest."""
+        first = next(iter(self._line), run)
+        if first is run:
+            return not self._taken or self._taken + size <= self._most
+        return self._taken + size + self._line[first] <= self._most
+
+    def _leave(self, run: RunMemory) -> None:
+        if self._line.pop(run, None) is not None:
+            self._changed.notify_all()
 
 
 class RunMemory:
-    """What one run has of it: as much as the most that it has read at once."""
+    """What one run has of it: as much as the most that it has read at once, or has waited for."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._held = 0
+        self._wanted = 0
 
     def take(self, size: int) -> None:
         """Have room for so many bytes; raise FullError."""
-        more = max(0, size - self._held)
-        if more and not self._memory.take(more):
-            raise FullError(size)
+        self._wanted = max(size, self._wanted)
+        more = max(0, self._wanted - self._held)
+        if more and not self._memory.take(self, more):
+            raise FullError(self._wanted)
         self._held += more
 
     def give_back(self) -> None:
-        """Give all of it back."""
-        self._memory.give_back(self._held)
-        self._held = 0
+        """Give all of it back, and wait for no more."""
+        self._memory.give_back(self, self._held)
+        self._held = self._wanted = 0
 
     def wait(self, size: int) -> None:
         """Give all of it back, and return when there may be room for so many bytes."""
-        self.give_back()
-        self._memory.wait(size)
+        self._memory.give_back(self, self._held, waits=True)
+        self._held = 0
+        self._memory.wait(self, size)
