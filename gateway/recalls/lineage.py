@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from compaction.shapes.inner import Shape
     from gateway.conversations.turns import Learned
-    from store.gateway.lineage import Branch, StoredText
+    from store.gateway.lineage import Branch, EncodedMessage
 
 MOST_STEPS: Final = 8
 """Branches that are gone back."""
@@ -128,12 +128,12 @@ async def _past_of(caller: Caller, asker: Asker) -> list[Past]:
 class _Step(NamedTuple):
     """What there is of a conversation that another may go on from."""
 
-    answers: Sequence[StoredText]
-    opening: Sequence[StoredText]
+    answers: Sequence[EncodedMessage]
+    opening: Sequence[EncodedMessage]
     branch: Branch | None
 
 
-def _beginning(connection: Connection, tenant_id: UUID, asker: Asker) -> tuple[Branch | None, Sequence[StoredText]]:
+def _beginning(connection: Connection, tenant_id: UUID, asker: Asker) -> tuple[Branch | None, Sequence[EncodedMessage]]:
     if asker.is_new:
         in_session = asker.in_session
         return stored.branch_of_new(connection, tenant_id, asker.circle, asker.branch_of, in_session=in_session), ()
@@ -149,7 +149,7 @@ def _step(connection: Connection, tenant_id: UUID, branch: Branch) -> _Step:
     )
 
 
-def _opening(asker: Asker, beginning: Sequence[StoredText]) -> list[Said]:
+def _opening(asker: Asker, beginning: Sequence[EncodedMessage]) -> list[Said]:
     """Return the first messages of who asks: those that are stored, or else those of the request."""
     every = _read(beginning)
     for seq, row in enumerate(asker.rows):
@@ -160,11 +160,11 @@ def _opening(asker: Asker, beginning: Sequence[StoredText]) -> list[Said]:
     return every
 
 
-def _through(opening: Sequence[Said], answers: Sequence[StoredText]) -> int | None:
+def _through(opening: Sequence[Said], answers: Sequence[EncodedMessage]) -> int | None:
     return quoted_in(opening, _read(answers))
 
 
-def _read(rows: Sequence[StoredText]) -> list[Said]:
+def _read(rows: Sequence[EncodedMessage]) -> list[Said]:
     return [Said(row.seq, _value(row.content)) for row in rows]
 
 

@@ -40,7 +40,7 @@ class Branch(NamedTuple):
     began: datetime
 
 
-class StoredText(NamedTuple):
+class EncodedMessage(NamedTuple):
     """A message in the inner form, its content as JSON."""
 
     seq: int
@@ -74,9 +74,9 @@ def branch_of_new(
     return None if parent is None or began is None else Branch(parent, began)
 
 
-def opening(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[StoredText]:
+def opening(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[EncodedMessage]:
     """Return the messages that a conversation begins with."""
-    return _texts(
+    return _encoded(
         connection,
         select(_m.seq, _m.content)
         .where(*_live(tenant_id, conversation_id), _m.seq < MOST_OPENING, _m.bytes <= MOST_BYTES)
@@ -84,9 +84,9 @@ def opening(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> l
     )
 
 
-def answers(connection: Connection, tenant_id: UUID, conversation_id: UUID, before: datetime) -> list[StoredText]:
+def answers(connection: Connection, tenant_id: UUID, conversation_id: UUID, before: datetime) -> list[EncodedMessage]:
     """Return the newest answers of a conversation that were stored before a moment, the newest first."""
-    return _texts(
+    return _encoded(
         connection,
         select(_m.seq, _m.content)
         .where(
@@ -104,5 +104,5 @@ def _live(tenant_id: UUID, conversation_id: UUID) -> tuple[Any, ...]:
     return _m.tenant_id == tenant_id, _m.conversation_id == conversation_id, _m.superseded_at.is_(None)
 
 
-def _texts(connection: Connection, statement: Any) -> list[StoredText]:
-    return [StoredText(row.seq, row.content) for row in connection.execute(statement)]
+def _encoded(connection: Connection, statement: Any) -> list[EncodedMessage]:
+    return [EncodedMessage(row.seq, row.content) for row in connection.execute(statement)]
