@@ -1505,8 +1505,9 @@ revoke execute on function backlog() from public;
 grant execute on function backlog() to palimpsest_service;
 
 create function clear_checks(p_conversations uuid[], p_revisions bigint[]) returns SETOF uuid
-language sql security definer set search_path = pg_catalog, public, pg_temp set lock_timeout = '200ms' as $$
-    select set_config('synchronous_commit', 'off', true);
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    select set_config('synchronous_commit', 'off', true),
+           set_config('lock_timeout', case when cardinality(p_conversations) > 1 then '200ms' else '2s' end, true);
     update public.conversations as c set check_due_at = null
     from unnest(p_conversations, p_revisions) as seen (id, revision)
     where c.id = seen.id and c.revision = seen.revision and (c.check_due_at is null) is false
@@ -1567,9 +1568,10 @@ revoke execute on function due_deliveries(integer) from public;
 grant execute on function due_deliveries(integer) to palimpsest_service;
 
 create function due_states(p_conversations uuid[], p_lock boolean) returns TABLE(conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, model text, revision bigint, estimated integer, measured integer, context_bytes bigint, has_old_results boolean, tool_results_hold integer, summary_hold integer, trim_hold integer, pending_version integer, has_active_run boolean, counted_cap integer, stored integer, is_counted boolean)
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp set lock_timeout = '200ms' as $$
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 begin
     if p_lock then
+        perform set_config('lock_timeout', case when cardinality(p_conversations) > 1 then '200ms' else '2s' end, true);
         perform from public.conversations as c where c.id = any (p_conversations) order by c.id for no key update;
     end if;
     return query

@@ -1,5 +1,3 @@
-alter function clear_checks(uuid[], bigint[]) reset lock_timeout;
-
 create or replace function supersede(p_conversation uuid, p_from integer) returns void
 language plpgsql as $$
 declare

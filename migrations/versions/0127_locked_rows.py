@@ -18,7 +18,18 @@ branch_labels = None
 depends_on = None
 
 _DUE_STATES: Final = ("0100_checks.sql", "due_states")
-_PASSAGES: Final = {
+_CLEAR_CHECKS: Final = ("0100_checks.sql", "clear_checks")
+# With others locked nobody waits long for one: whoever asked takes them one by one then.
+_PATIENCE: Final = (
+    "set_config('lock_timeout', case when cardinality(p_conversations) > 1 then '200ms' else '2s' end, true)"
+)
+_MARKS: Final = {
+    "select set_config('synchronous_commit', 'off', true);": (
+        f"select set_config('synchronous_commit', 'off', true),\n           {_PATIENCE};"
+    )
+}
+_STATES: Final = {
+    "if p_lock then\n": f"if p_lock then\n        perform {_PATIENCE};\n",
     # Where the sum is more than an integer, that is what it is taken for: a number that fails is a batch that fails.
     "ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio)::integer + c.unstored_tokens,": (
         "least(2147483647, ceil((c.context_tokens::bigint + c.fixed_tokens) * c.token_ratio)\n"
@@ -31,10 +42,12 @@ _PASSAGES: Final = {
 
 
 def upgrade() -> None:
-    amend_function(*_DUE_STATES, _PASSAGES)
-    run_script("0127_locked_rows.sql")
+    amend_function(*_DUE_STATES, _STATES)
+    amend_function(*_CLEAR_CHECKS, _MARKS)
+    run_script("0127_moved_head.sql")
 
 
 def downgrade() -> None:
+    restore_function(*_CLEAR_CHECKS)
     restore_function(*_DUE_STATES)
     run_script("0127_down.sql")

@@ -293,7 +293,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
     assert {row["proname"] for row in rows} == DEFINERS
     for row in rows:
         assert row["rolname"] == BACKGROUND
-        assert "search_path=pg_catalog, public, pg_temp" in row["proconfig"]
+        assert row["proconfig"] == ["search_path=pg_catalog, public, pg_temp"]
         assert not row["anybody"]
         assert not set().union(*CONTENT.values()) & set(row["proargnames"] or ())
     readable = owner(

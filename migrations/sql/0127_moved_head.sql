@@ -1,7 +1,4 @@
--- A lock on one of many conversations is not waited for with the others locked: whoever asked takes them one by one then.
-alter function due_states(uuid[], boolean) set lock_timeout to '200ms';
-alter function clear_checks(uuid[], bigint[]) set lock_timeout to '200ms';
-
+-- An edit does not forget that the head has moved since the last append.
 create or replace function supersede(p_conversation uuid, p_from integer) returns void
 language plpgsql as $$
 declare
