@@ -250,7 +250,10 @@ def transaction(engine: Engine, tenant_id: UUID | None, *, one_moment: bool = Fa
 def bounded_transaction(
     engine: Engine, tenant_id: UUID | None, *, one_moment: bool = False, lock_timeout: str | None = None
 ) -> Iterator[Connection]:
-    """Open a worker's transaction, which ends with an error where it rests too long, or waits so for a lock."""
+    """Open a worker's transaction as `transaction` does; one that rests for IDLE_TIMEOUT ends with an error.
+
+    So does one that waits for a lock for as long as `lock_timeout` says, if that is given.
+    """
     with engine.begin() as connection:
         if one_moment:
             connection.execute(_ONE_MOMENT)
