@@ -1,4 +1,4 @@
--- The whole schema at revision 0128, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0127, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -693,7 +693,6 @@ CREATE INDEX ix_runs_conversation_id_id ON public.runs USING btree (conversation
 CREATE INDEX ix_runs_dead ON public.runs USING btree (tenant_id, id) WHERE (state = 'dead'::text);
 CREATE INDEX ix_runs_failed ON public.runs USING btree (tenant_id, id) WHERE (state = 'failed'::text);
 CREATE INDEX ix_runs_tenant_id_id ON public.runs USING btree (tenant_id, id);
-CREATE INDEX ix_runs_waiting_summaries ON public.runs USING btree (tenant_id, queued_at, id) WHERE ((state = 'queued'::text) AND (queue = 'summaries'::text));
 CREATE UNIQUE INDEX uq_runs_active ON public.runs USING btree (conversation_id) WHERE ((state = ANY (ARRAY['queued'::text, 'running'::text])) AND (block_id IS NULL));
 CREATE UNIQUE INDEX uq_runs_active_block ON public.runs USING btree (block_id) WHERE (state = ANY (ARRAY['queued'::text, 'running'::text]));
 alter table runs enable row level security;
@@ -2432,33 +2431,17 @@ grant execute on function note_key_uses(uuid[],double precision[]) to palimpsest
 
 create function offer_summary(p_per_tenant integer) returns TABLE(run_id uuid, tenant_id uuid)
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
-    with recursive waiting as (
-        (select r.tenant_id from public.runs as r
-         where r.state = 'queued' and r.queue = 'summaries' order by r.tenant_id limit 1)
-        union all
-        select (select r.tenant_id from public.runs as r
-                where r.state = 'queued' and r.queue = 'summaries' and r.tenant_id > w.tenant_id
-                order by r.tenant_id limit 1)
-        from waiting as w where w.tenant_id is not null
-    ), load as materialized (
-        select r.tenant_id, count(*) as under_way from public.runs as r
-        where r.state = 'running' and r.queue = 'summaries' and r.lease_expires_at >= now() group by r.tenant_id
-    ), foremost as materialized (
-        select first.id, coalesce(l.under_way, 0) as under_way
-        from waiting as w left join load as l on l.tenant_id = w.tenant_id
-            cross join lateral (
-                select r.id from public.runs as r
-                where r.state = 'queued' and r.queue = 'summaries' and r.tenant_id = w.tenant_id
-                order by r.queued_at, r.id limit 4) as first
-        where p_per_tenant = 0 or coalesce(l.under_way, 0) < p_per_tenant
-    )
     update public.runs as offered set queued_at = now()
     where offered.id = (
-        -- By their ids alone: with the condition on what waits the planner goes through all of that instead.
-        select r.id from public.runs as r join foremost as f on f.id = r.id
-        order by f.under_way, r.queued_at, r.id limit 1
+        select r.id from public.runs as r
+            join (select a.tenant_id,
+                         count(*) filter (where a.state = 'running' and a.lease_expires_at >= now()) as under_way
+                  from public.runs as a
+                  where a.state in ('queued', 'running') and a.queue = 'summaries'
+                  group by a.tenant_id) as load on load.tenant_id = r.tenant_id
+        where r.state = 'queued' and r.queue = 'summaries' and (p_per_tenant = 0 or load.under_way < p_per_tenant)
+        order by load.under_way, r.queued_at, r.id limit 1
         for update of r skip locked)
-        and offered.state = 'queued'
     returning offered.id, offered.tenant_id
 $$;
 alter function offer_summary(integer) owner to palimpsest_background;

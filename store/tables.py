@@ -345,13 +345,6 @@ runs = Table(
     Index("ix_runs_tenant_id_id", "tenant_id", "id"),
     Index("ix_runs_dead", "tenant_id", "id", postgresql_where=text("state = 'dead'")),
     Index("ix_runs_failed", "tenant_id", "id", postgresql_where=text("state = 'failed'")),
-    Index(
-        "ix_runs_waiting_summaries",
-        "tenant_id",
-        "queued_at",
-        "id",
-        postgresql_where=text("state = 'queued' and queue = 'summaries'"),
-    ),
     Index("ix_runs_active", "state", "queued_at", postgresql_where=text(_active("state"))),
 )
 

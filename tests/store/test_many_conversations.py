@@ -16,8 +16,7 @@ from compaction.policy import merge
 from runtime import ids
 from store.console import overview
 from store.conversations import branches, conversations
-from store.runs import runs, summary_places
-from store.runs.summary_places import Places
+from store.runs import runs
 from store.tenants import webhooks
 from tests.support.service.in_process import chat_alone as chat
 
@@ -92,16 +91,6 @@ def test_a_conversation_is_looked_up_by_its_name(busy: Chat) -> None:
     for others in ({"after": row.id}, {"before": row.id}, {"external_id": "chat-0"}):
         count, rows = read(busy, conversations.page, **({"external_id": "chat-77", "limit": 1} | others))
         assert (rows, count <= 2) == ([], True)
-
-
-def test_whose_summary_is_next_is_looked_up_however_many_wait(busy: Chat) -> None:
-    with busy.database.transaction(busy.tenant_id) as connection:
-        connection.execute(text("update runs set state = 'queued', queue = 'summaries' where state = 'committed'"))
-        before = connection.scalar(ROWS_READ)
-        assert summary_places.offer(connection, Places(per_tenant=16)) is not None
-        count = connection.scalar(ROWS_READ) - before
-        connection.rollback()
-    assert count <= 20
 
 
 def test_a_users_conversations_are_looked_up(busy: Chat) -> None:

@@ -1,1 +1,0 @@
-drop index ix_runs_waiting_summaries;
