@@ -128,6 +128,7 @@ RULES: Final = (
 PROMETHEUS_ALONE: Final = (
     "RunsDead",
     "NothingKnown",
+    "ScrapeFails",
     "CommitsLost",
     "Errors",
     "PoolsExhausted",
