@@ -39,15 +39,25 @@ _STATES: Final = {
         "c.counted_cap, least(2147483647, c.context_tokens::bigint + c.fixed_tokens)::integer,"
     ),
 }
+_MOVED_HEAD: Final = "0127_moved_head.sql"
+_AS_OF_0126: Final = {
+    "context_tokens, head_moved_at\n": "context_tokens\n",
+    """c.strip_thinking_through,
+                -- Whoever read the context before it moved may not know of it yet.
+                head_moved_at""": "c.strip_thinking_through, head_moved_at",
+    "case when c.head_moved_at = c.next_seq then c.next_seq else least(head_moved_at, p_from) end,": (
+        "least(head_moved_at, p_from),"
+    ),
+}
 
 
 def upgrade() -> None:
     amend_function(*_DUE_STATES, _STATES)
     amend_function(*_CLEAR_CHECKS, _MARKS)
-    run_script("0127_moved_head.sql")
+    run_script(_MOVED_HEAD)
 
 
 def downgrade() -> None:
     restore_function(*_CLEAR_CHECKS)
     restore_function(*_DUE_STATES)
-    run_script("0127_down.sql")
+    amend_function(_MOVED_HEAD, "supersede", _AS_OF_0126)
