@@ -42,14 +42,18 @@ class _Built(Protocol):
     def broken_through(self) -> int | None: ...
 
 
-def tail_begins(working: _Built, after: View) -> tuple[int, int]:
+def tail_begins(working: _Built, after: View, read_through: int = -1) -> tuple[int, int]:
     """Return the index in `after` from which on the tail makes what is there, and the seq that the tail begins with.
 
     Where repair moved a block, what it moved it from may be covered: then what it moved it to has to be, too; and a
     message whose result stood in what is covered has to be, since an edit that replaces it takes the result with it.
+    For the same reason the tail begins after `read_through`, the newest seq whose text is in what is covered.
     """
     begins = len(after) - _untouched(working, after)
     first = _first_of_tail(working, len(after) - begins)
+    if first <= read_through:
+        begins = next((at for at in range(begins, len(after)) if after[at].seq > read_through), len(after))
+        first = max(read_through + 1, _first_of_tail(working, len(after) - begins))
     while working.unrepaired and begins < len(after):
         moved = _moved_from(working, first)
         if moved is not None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from compaction.messages import is_request
 from compaction.shorten.fitting import fit_history
 from compaction.steps import steps
-from compaction.view import cut_seqs
+from compaction.view import WRITTEN, cut_seqs
 
 if TYPE_CHECKING:
     from compaction.claims.claim import Claim
@@ -62,14 +62,17 @@ def recover(
     policy: Policy,
     *,
     claims: tuple[Claim, ...] | None = None,
+    read_through: int = WRITTEN,
     target_tokens: int,
     run_id: str,
 ) -> Recovered | None:
     """Return the view with `summary` in the place of the zone, within `target_tokens`; None if that cannot be had.
 
+    `read_through` is the seq of the newest message that the summary was made from.
+
     Where the summary is not enough, the oldest of what stayed is dropped, then long responses and results are cut.
     """
-    outcome = steps.summarize(stage, zone, summary, policy, claims)
+    outcome = steps.summarize(stage, zone, summary, policy, claims, read_through=read_through)
     new = outcome.settle(stage, run_id)
     after = stage.after(new, policy)
     if after.tokens > target_tokens:

@@ -113,6 +113,7 @@ class RunReason(StrEnum):
     MODEL_REJECTED = "model_rejected"
     MODEL_TIMEOUT = "model_timeout"
     MODEL_UNREACHABLE = "model_unreachable"
+    NOT_COVERED = "not_covered"
     NOT_SMALLER = "not_smaller"
     NOT_WORTH_IT_YET = "not_worth_it_yet"
     NOTHING_TO_CUT = "nothing_to_cut"

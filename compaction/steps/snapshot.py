@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 
 from compaction.cache_marks import without_marks
-from compaction.coverage import Coverage, Fate, Span, extend, gone_spans, shown_seqs
+from compaction.coverage import Coverage, Fate, Span, extend, find_span, gone_spans, name_seqs, shown_seqs
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
 from compaction.recall.handles import Handles
@@ -105,6 +105,10 @@ class Working(NamedTuple):
         return self.tail[-1].seq if self.tail else self.snapshot.covers_through
 
 
+class UncoveredSourceError(Exception):
+    """A snapshot would hold text of messages that its coverage does not name, so that no edit would remove it."""
+
+
 class NewSnapshot(NamedTuple):
     """What is written for a view that a compaction made."""
 
@@ -119,6 +123,15 @@ class NewSnapshot(NamedTuple):
     exchanges: int
     pins: tuple[Pin, ...] = ()
     claims: tuple[Claim, ...] | None = None
+    sources: frozenset[int] = frozenset()
+    """Seqs of messages whose text its new summary, claims and pins hold, besides those that it shows."""
+
+    def check_sources(self) -> None:
+        """Raise UncoveredSourceError if it holds text of messages that its coverage does not name."""
+        named = self.sources.union(self.seqs) - {WRITTEN}
+        seqs = {seq for seq in named if seq > self.covers_through or find_span(self.coverage, seq) is None}
+        if seqs:
+            raise UncoveredSourceError(f"it holds text of messages that it does not cover: {name_seqs(seqs)}")
 
 
 def load_view(messages_json: str, seqs: Sequence[int]) -> View:
@@ -278,14 +291,17 @@ def settle(
     summary: str | None = None,
     claims: tuple[Claim, ...] | None = None,
     pins: tuple[Pin, ...] = (),
+    read_through: int = -1,
 ) -> NewSnapshot:
     """Return what to write so that the context becomes `after`.
 
     The snapshot holds only what can't be read from the tail: messages at the end that are as they were stay
     there. `truncated` are seqs that were cut, `removed` is the fate of originals that `after` no longer shows; `claims`
-    are those of `summary`, `pins` those that are in its frame.
+    are those of `summary`, `pins` those that are in its frame. The snapshot covers every message up to `read_through`,
+    the newest that `summary` was made from, and the messages of its pins.
     """
-    cut, covers = _covered(working, after)
+    sources = _sources(working.snapshot, read_through, pins, claims if summary is not None else None)
+    cut, covers = _covered(working, after, max(sources))
     if cut == len(after):
         after = with_answers(working, after)
         cut = len(after)
@@ -317,21 +333,32 @@ def settle(
         exchanges=known.exchanges + sum([is_request("user", each.content) for each in rest if each.role == "user"]),
         pins=pins,
         claims=claims if summary is not None else working.snapshot.claims,
+        sources=sources,
     )
 
 
-def left_out(working: Working, after: View) -> list[Span]:
+def _sources(
+    before: Snapshot, read_through: int, pins: Sequence[Pin], claims: Sequence[Claim] | None
+) -> frozenset[int]:
+    """Return the seqs of the messages that a new summary, its claims and pins rest on, without those of `before`."""
+    known_pins, known_claims = set(before.pins), set(before.claims or ())
+    named = {pin.seq for pin in pins if pin not in known_pins}
+    named.update(seq for claim in claims or () if claim not in known_claims for seq in claim.seqs)
+    return frozenset({read_through, *named})
+
+
+def left_out(working: Working, after: View, read_through: int = -1) -> list[Span]:
     """Return the originals that a snapshot of `after` would cover and not show, in order and apart from each other."""
-    _, covers = _covered(working, after)
+    _, covers = _covered(working, after, read_through)
     kept_seqs = {message.seq for message in after}
     coverage = working.snapshot.coverage
     known = (*shown_seqs(coverage), *(row.seq for row in working.tail if row.seq <= covers))
     return gone_spans(coverage, (seq for seq in known if seq not in kept_seqs))
 
 
-def _covered(working: Working, after: View) -> tuple[int, int]:
+def _covered(working: Working, after: View, read_through: int) -> tuple[int, int]:
     """Return the index in `after` from which on it is the tail's, and the seq up to which the rest covers originals."""
-    cut, first = tail_begins(working, after)
+    cut, first = tail_begins(working, after, read_through)
     return cut, max(first - 1, working.snapshot.covers_through)
 
 

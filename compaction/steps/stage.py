@@ -58,18 +58,20 @@ class Stage:
         """Estimated tokens of the messages, pins in a frame included, corrected by what the API counted."""
         return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))
 
-    def pinned(self, view: View, policy: Policy, *, room: int | None = None) -> Pinned:
+    def pinned(self, view: View, policy: Policy, *, room: int | None = None, read_through: int = WRITTEN) -> Pinned:
         """Return a view of this conversation with the pins that it does not show in a frame.
 
         With `recall_handles` it says as well by what name what is not shown can be had back. All of it takes at most
-        `room` estimated tokens, where that is given.
+        `room` estimated tokens, where that is given. `read_through` is the newest seq that the view's summary was made
+        from.
         """
         most = policy.pinned_max_tokens if room is None else min(policy.pinned_max_tokens, room)
         pinned = pin(view, self.working.pins, max_tokens=most)
         if not policy.recall_handles or not view:
             return pinned
         # What it is in is not the tail's any more, whatever it says.
-        spans = left_out(self.working, with_note(pinned.view, _SOME_NOTE))
+        covered = max([read_through, *(pin.seq for pin in pinned.framed)])
+        spans = left_out(self.working, with_note(pinned.view, _SOME_NOTE), covered)
         noted = with_left_out(pinned, note(spans, self.days), spans[-1].last if spans else WRITTEN)
         return noted if room is None or view_tokens(noted.view) - view_tokens(view) <= room else pinned
 

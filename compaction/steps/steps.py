@@ -49,6 +49,8 @@ class StepOutcome(NamedTuple):
     pins: tuple[Pin, ...] = ()
     claims: tuple[Claim, ...] | None = None
     """What the lines of `summary` rest on."""
+    read_through: int = WRITTEN
+    """Seq of the newest message that `summary` was made from."""
 
     def settle(self, stage: Stage, run_id: str) -> NewSnapshot:
         """Return the snapshot to write for it."""
@@ -61,6 +63,7 @@ class StepOutcome(NamedTuple):
             summary=self.summary,
             claims=self.claims,
             pins=self.pins,
+            read_through=self.read_through,
         )
 
 
@@ -135,19 +138,30 @@ def covered(stage: Stage, zone: Zone, through: int | None) -> Zone:
     last = stage.view[zone.stop - 1].seq
     if through is None or through >= last:
         return zone
-    tail = next(n for n, message in enumerate(reversed(stage.view)) if message.seq <= through)
+    view = stage.view
+    # Results without a place may come before everything that the view shows.
+    tail = next((n for n, message in enumerate(reversed(view)) if message.seq <= through), len(view))
     part = summaries.find_zone(stage.view, tail, in_pieces=stage.working.in_pieces)
     return part or zone._replace(stop=zone.start)
 
 
 def summarize(
-    stage: Stage, zone: Zone, text: str, policy: Policy, claims: tuple[Claim, ...] | None = None
+    stage: Stage,
+    zone: Zone,
+    text: str,
+    policy: Policy,
+    claims: tuple[Claim, ...] | None = None,
+    *,
+    read_through: int = WRITTEN,
 ) -> StepOutcome:
-    """Return the view with `text` in the place of the zone; `claims` are what its lines rest on."""
+    """Return the view with `text` in the place of the zone.
+
+    `claims` are what its lines rest on, `read_through` is the seq of the newest message that it was made from.
+    """
     rebuilt = summaries.rebuild(stage.view, zone, text, previous=stage.working.snapshot.summary)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=text)
-    return _if_worth_it(outcome._replace(claims=claims), stage, policy)
+    return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
 
 
 def pin_first_request(stage: Stage) -> Stage:
@@ -166,13 +180,19 @@ def pin_first_request(stage: Stage) -> Stage:
 
 
 def replace_prefix(
-    stage: Stage, zone: Zone, block: dict[str, Any], policy: Policy, claims: tuple[Claim, ...] | None = None
+    stage: Stage,
+    zone: Zone,
+    block: dict[str, Any],
+    policy: Policy,
+    claims: tuple[Claim, ...] | None = None,
+    *,
+    read_through: int = WRITTEN,
 ) -> StepOutcome:
-    """Return the view with the API's own summary in the place of what it was made from; `claims` are its lines'."""
+    """Return the view with the API's own summary in the place of what it was made from; see `summarize`."""
     detail = f"Replaced {zone.stop} messages; {threshold_note(stage, policy)}"
     rebuilt = summaries.replace_prefix(stage.view, zone, block)
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
-    return _if_worth_it(outcome._replace(claims=claims), stage, policy)
+    return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
 
 
 def detail_of(outcome: StepOutcome, stage: Stage) -> str | None:
@@ -286,7 +306,7 @@ def newer_messages(view: Sequence[ViewMessage], through: int | None) -> int:
 
 def with_frame(outcome: StepOutcome, stage: Stage, policy: Policy) -> StepOutcome:
     """Return what a step made with the pins that it does not show any more."""
-    pinned = stage.pinned(outcome.view, policy)
+    pinned = stage.pinned(outcome.view, policy, read_through=outcome.read_through)
     detail = outcome.detail
     if pinned.dropped:
         detail = f"{detail}; {len(pinned.dropped)} pinned text(s) found no room"

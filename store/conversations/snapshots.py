@@ -380,7 +380,8 @@ def insert_new(
     step: Step,
     summarizer: str | None = None,
 ) -> None:
-    """Write a snapshot; the head stays where it is."""
+    """Write a snapshot; the head stays where it is. Raises UncoveredSourceError."""
+    new.check_sources()
     connection.execute(
         insert(snapshots).values(
             tenant_id=tenant_id,

@@ -105,7 +105,7 @@ class Answers:
             closing = self._closing(batch, "failed", error.code, error.detail)
             return self._journal.fail(record, error.code, error.detail, closing)
         zone = steps.covered(stage, zone, summary.covers_through)
-        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims)
+        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
         if outcome.reason is not None:
             return self._journal.skip(record, outcome.reason, self._closing(batch, "discarded", outcome.reason))
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", "by a message batch", *summary.notes]))

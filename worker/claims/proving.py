@@ -11,6 +11,7 @@ from compaction.claims.claim import counted
 from compaction.claims.proof import prove
 from compaction.pins.agreement import without_stated
 from compaction.steps.runs import RunReason
+from compaction.view import WRITTEN
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
     Raises SummaryError where the policy refuses lines that nothing bears out, or none is left.
     """
     claims, text = summary.claims, summary.text
+    through = summary.covers_through
+    zone = [message for message in request.zone if through is None or message.seq <= through]
     if claims is None:
-        through = summary.covers_through
-        zone = [message for message in request.zone if through is None or message.seq <= through]
         proof = _proof(text, request._replace(zone=zone))
         if request.policy.unsupported_claims == "refuse" and proof.refusable:
             detail = f"unsupported_claims: {proof.refusable} of {len(proof.claims)} lines"
@@ -53,7 +54,11 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
         text = with_citations(text, claims)
     counts = counts._replace(dropped=counts.dropped + summary.dropped, gone=_gone(claims, request))
     return summary._replace(
-        text=text, claims=claims, dropped=counts.dropped, notes=(*summary.notes, str(counts), *left_out)
+        text=text,
+        claims=claims,
+        dropped=counts.dropped,
+        notes=(*summary.notes, str(counts), *left_out),
+        read_through=max((message.seq for message in zone), default=WRITTEN),
     )
 
 

@@ -63,7 +63,14 @@ class Recovery:
             record = spend(record, summary.spent)._replace(prompt_version=summary.prompt_version, detail=detail)
             run_id = str(self._lease.run_id)
             recovered = recovery.recover(
-                stage, zone, summary.text, policy, claims=summary.claims, target_tokens=self._target, run_id=run_id
+                stage,
+                zone,
+                summary.text,
+                policy,
+                claims=summary.claims,
+                read_through=summary.read_through,
+                target_tokens=self._target,
+                run_id=run_id,
             )
             self._commit(now, recovered, record)
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import NoResultFound
 from compaction.originals import cut_in, with_originals, with_unplaced
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, cut_threshold, growth_margin, over_by_fixed
 from compaction.steps.runs import RunKind, RunReason, RunState, StepState
+from compaction.steps.snapshot import UncoveredSourceError
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
 from runtime.fault_points import pause_for_test
@@ -187,7 +188,8 @@ class Journal:
     ) -> Result:
         """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
 
-        `also` is written in the same transaction; see AlsoWrite. Raises RunLostError if it comes too late.
+        A snapshot that holds text of messages that it does not cover is a failed step. `also` is written in the same
+        transaction; see AlsoWrite. Raises RunLostError if it comes too late.
         """
         recorded: list[StepRecord] = []
 
@@ -213,7 +215,11 @@ class Journal:
                 pause_for_test("snapshot.written")
             return outcome
 
-        outcome = self._database.insist(self._lease.tenant_id, write)
+        try:
+            outcome = self._database.insist(self._lease.tenant_id, write)
+        except UncoveredSourceError as error:
+            log.exception("snapshot.uncovered", step=record.name)
+            return self.fail(record, RunReason.NOT_COVERED, str(error), also)
         if outcome.lost is not None:
             self.skip(record if also is None else free_of_charge(record), outcome.lost)
             if outcome.lost == RunReason.HEAD_MOVED:

@@ -94,9 +94,8 @@ class Summarizing:
         if isinstance(zone, str):
             return self.journal.skip(record, zone)
         summary = self.ask(stage, zone, policy, record)
-        outcome = steps.summarize(
-            stage, steps.covered(stage, zone, summary.covers_through), summary.text, policy, summary.claims
-        )
+        zone = steps.covered(stage, zone, summary.covers_through)
+        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
         if outcome.reason is not None and self.purse.is_spent:
             # Of the first parts alone, and not worth having: the whole of it waits.
@@ -115,9 +114,8 @@ class Summarizing:
         if isinstance(zone, str):
             return None
         summary = self.ask(stage, zone, policy, known)
-        outcome = steps.summarize(
-            stage, steps.covered(stage, zone, summary.covers_through), summary.text, policy, summary.claims
-        )
+        zone = steps.covered(stage, zone, summary.covers_through)
+        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
         known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
         after = stage.estimate(outcome.view)
         if outcome.reason is not None or not saves_enough(now.stage.tokens, after, policy):
@@ -161,7 +159,7 @@ class Summarizing:
             summary = proved(extractive.summarize(request), request)
         except SummaryError as error:
             return self.journal.fail(record, error.code, error.detail)
-        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims)
+        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
         outcome = outcome._replace(step=Step.EXTRACT, detail="; ".join([outcome.detail or "", *summary.notes]))
         return self.commit(now, outcome, record._replace(prompt_version=summary.prompt_version), summary.spent)
 

@@ -76,6 +76,8 @@ class Summary(NamedTuple):
     spent: Spent
     covers_through: int | None = None
     """Seq of the last message of the zone that it covers; None for all of them."""
+    read_through: int = -1
+    """Seq of the newest message that it was made from; `proved` sets it."""
     notes: tuple[str, ...] = ()
     """What a reader has to know of it: that it is partial, which messages were too large."""
     parts: int = 1

@@ -63,6 +63,8 @@ class NativeStep:
             return signed, attributed(text, request, stage.working.snapshot.summary)
 
         signed, summary = summarizing.answer(make, record)
-        outcome = steps.replace_prefix(stage, zone, signed.block, policy, summary.claims)
+        outcome = steps.replace_prefix(
+            stage, zone, signed.block, policy, summary.claims, read_through=summary.read_through
+        )
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
         return summarizing.commit(now, outcome, record._replace(prompt_version=signed.prompt_version), signed.spent)

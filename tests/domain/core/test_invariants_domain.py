@@ -8,6 +8,7 @@ database would serve the stored text unparsed.
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +19,14 @@ from hypothesis import strategies as st
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Span, find_span
 from compaction.messages import CACHE_MARK, THINKING, blocks
+from compaction.originals import with_unplaced
 from compaction.policy import Policy, merge
 from compaction.repair import is_missing_result, repair
+from compaction.steps import steps
 from compaction.steps.ladder import Due, Load, decide, growth_margin, saves_enough
-from compaction.summary.zone import CLOSES, OPENS, without_summary
+from compaction.steps.snapshot import Original, Snapshot, build, load_view, settle
+from compaction.steps.stage import Stage
+from compaction.summary.zone import CLOSES, OPENS, find_zone, rebuild, without_summary
 from compaction.view import MARKER, WRITTEN, ViewMessage, cap_results, strip_thinking, view_tokens
 from tests.support.blocks import text_block
 from tests.support.domain_conversation import Conversation, without_thinking
@@ -406,3 +411,59 @@ def test_an_agents_run_of_300_rounds_stays_bounded_and_valid(summaries: bool) ->
     assert highest <= AGENT.compaction_threshold_tokens
     assert conversation.estimated_tokens < sum(facts.tokens for facts in conversation.facts) / 5
     assert len(conversation.originals) == 1 + 2 * ROUNDS
+
+
+def _marked(conversation: list[Message]) -> list[Message]:
+    """Return a conversation with a canary of its own in every text of every message."""
+
+    def marked(value: Any, canary: str) -> Any:
+        if isinstance(value, list):
+            return [marked(each, canary) for each in value]
+        if not isinstance(value, dict):
+            return value
+        inner = {key: marked(each, canary) for key, each in value.items()}
+        for key in {"text", "content"} & inner.keys():
+            if isinstance(inner[key], str) and inner[key].strip():
+                inner[key] = f"{canary} {inner[key]}"
+        return inner
+
+    return [marked(message, f"canary{seq}x") for seq, message in enumerate(conversation)]
+
+
+def _canaries(text: str) -> set[int]:
+    return {int(seq) for seq in re.findall(r"canary(\d+)x", text)}
+
+
+@given(
+    any_conversations(max_chars=MAX_CHARS, max_faults=4).map(_marked),
+    st.integers(1, 6),
+    st.booleans(),
+    st.data(),
+)
+def test_a_snapshot_holds_text_of_those_messages_alone_that_it_covers(
+    conversation: list[Message], protected: int, in_pieces: bool, data: st.DataObject
+) -> None:
+    rows = [Original(seq, each["role"], json.dumps(each["content"])) for seq, each in enumerate(conversation)]
+    stage = Stage(build(Snapshot(), rows, Policy(), in_pieces=in_pieces))
+    zone = find_zone(stage.view, protected, in_pieces=in_pieces)
+    if zone is None:
+        return
+    read = with_unplaced(stage.view[zone.start : zone.stop], stage.view, stage.working.unrepaired)
+    # A summary of the first messages alone is what an outage leaves.
+    read = read[: data.draw(st.integers(1, len(read)))]
+    through = read[-1].seq
+    if through == WRITTEN:
+        return
+    text = " ".join(f"canary{seq}x" for seq in sorted(_canaries(json.dumps([each.content for each in read]))))
+    part = steps.covered(stage, zone, through)
+    rebuilt = rebuild(stage.view, part, text)
+    new = settle(
+        stage.working, rebuilt, run_id="r", removed="summarized", summary=text, read_through=max(m.seq for m in read)
+    )
+    new.check_sources()
+    held = _canaries(new.messages_json) | _canaries(new.summary or "")
+    assert all(find_span(new.coverage, seq) is not None for seq in held), (held, new.coverage)
+    # Behind it the context goes on as if nothing had been widened.
+    tail = [row for row in rows if row.seq > new.covers_through]
+    served = build(Snapshot(1, new.covers_through, load_view(new.messages_json, new.seqs)), tail, Policy()).view
+    assert not problems([message.as_message() for message in served])

@@ -19,6 +19,7 @@ from compaction.steps.snapshot import (
     NewSnapshot,
     Original,
     Snapshot,
+    UncoveredSourceError,
     Working,
     build,
     context_json,
@@ -387,3 +388,14 @@ def test_the_prefix_hash_is_chained() -> None:
 def test_head_and_tail_are_joined_without_being_parsed(head_texts: list[str] | None, tail_texts: list[str]) -> None:
     joined = context_json(None if head_texts is None else f"[{','.join(head_texts)}]", ",".join(tail_texts) or None)
     assert joined == f"[{','.join([*(head_texts or []), *tail_texts])}]"
+
+
+def test_a_snapshot_is_refused_if_its_summary_read_more_than_it_covers() -> None:
+    built = build(Snapshot(), rows(*[("user", "one"), ("assistant", "two")] * 4), POLICY)
+    new = settle(built, rebuild(built.view, Zone(1, 4), "so"), run_id="r", summary="so", read_through=5)
+    assert new.covers_through == 5
+    new.check_sources()
+    with pytest.raises(UncoveredSourceError, match="cover: 6"):
+        new._replace(sources=frozenset({6})).check_sources()
+    with pytest.raises(UncoveredSourceError, match="cover: 2"):
+        new._replace(sources=frozenset({2}), coverage=(Span(0, 1, "kept"), Span(3, 5, "kept"))).check_sources()

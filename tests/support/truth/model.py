@@ -294,7 +294,7 @@ def _everything_is_covered(tracked: TrackedConversation, state: _State) -> None:
         for _, _, fate, run in snapshot.coverage:
             assert (run is None) == (fate == "kept")
             assert run is None or UUID(run) in state.named
-        assert tracked.replaced_marks.isdisjoint(marks([snapshot.messages, snapshot.summary]))
+        _holds_only_what_it_covers(tracked, snapshot)
         tracked.versions.add(snapshot.version)
     assert (state.head is None) == (state.row.head_version == 0)
     if state.head is not None:
@@ -302,6 +302,12 @@ def _everything_is_covered(tracked: TrackedConversation, state: _State) -> None:
     assert state.row.covers_through == (state.head.covers_through if state.head else -1)
     assert state.row.pending_version is None or state.row.pending_version in tracked.versions
     assert state.row.last_version >= max(tracked.versions, default=0)
+
+
+def _holds_only_what_it_covers(tracked: TrackedConversation, snapshot: AnyRow) -> None:
+    covered = marks([each.message for each in tracked.live if each.seq <= snapshot.covers_through])
+    held = marks([snapshot.messages, snapshot.summary, snapshot.pins, snapshot.claims])
+    assert held <= covered, sorted(held - covered)
 
 
 def _covers_what_is_live(tracked: TrackedConversation, snapshot: AnyRow) -> None:

@@ -11,6 +11,7 @@ import pytest
 import stamina
 from structlog.testing import capture_logs
 
+from compaction.claims.claim import Claim
 from compaction.extract.extractive import TITLE
 from compaction.policy import merge
 from compaction.summary.transcript import SECTIONS
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.blocks import Message
+    from worker.summarizers import Summary, SummaryRequest
 
 
 def long_talk(chat: Chat, policy: dict[str, Any] | None = None, *, count: int = 12, tokens: int = 200) -> UUID:
@@ -450,3 +452,22 @@ def test_after_an_outage_a_summary_is_made_from_the_originals_and_once(
         again = back.requests[1]
         assert "Request 0 to request 30 were answered." in again.prompt
         assert request("request 5", 200)["content"][:200] not in again.prompt
+
+
+class Citing(StubSummarizer):
+    """A summarizer whose lines rest on a message that is not there."""
+
+    def summarize(self, request: SummaryRequest) -> Summary:
+        return super().summarize(request)._replace(claims=(Claim(self.text, (10_000,), "verbatim"),))
+
+
+def test_a_snapshot_with_text_of_messages_that_it_does_not_cover_is_a_failed_step(chat: Chat) -> None:
+    conversation = long_talk(chat)
+    Workers(chat, Citing()).settle(conversation)
+    (run,) = chat.runs(conversation)
+    reasons = {step.name: (step.state, step.reason, step.error) for step in chat.steps(run.id)}
+    error = "it holds text of messages that it does not cover: 10000"
+    assert reasons["summary"] == ("failed", "not_covered", error)
+    # What a failed summary leaves to do is done by the steps after it.
+    assert chat.row(conversation).head_version == 1
+    assert chat.snapshot(conversation, 1).step == "extract"

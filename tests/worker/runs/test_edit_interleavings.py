@@ -22,7 +22,7 @@ from tests.support.messages_api import ThinkingLedger, problems
 from tests.support.service.in_process import Workers, check_state
 from tests.support.service.stepped_workers import MAX_ATTEMPTS
 from tests.support.service.stub_summarizer import StubSummarizer
-from tests.support.talk import call, result
+from tests.support.talk import answer, call, result
 from tests.support.truth.model import Product, TrackedConversation, Usage, markings, marks
 
 if TYPE_CHECKING:
@@ -389,12 +389,13 @@ def pin(product: Product, tracked: TrackedConversation, seq: int, content: str) 
         repin(connection, product.tenant_id, tracked.id, policy=product.policy_of(tracked), request_id=uuid4())
 
 
-def test_a_pin_goes_with_its_message_although_no_snapshot_covers_that(product: Product) -> None:
+def test_a_pin_of_a_message_that_no_view_shows_goes_with_it(product: Product) -> None:
     lost = {"type": "tool_result", "tool_use_id": "toolu_unknown", "content": [{"type": "text", "text": "mark-990- x"}]}
     tracked = begin(product, [*exchange(1), {"role": "user", "content": [lost]}, *exchange(2)])
     pin(product, tracked, 2, "mark-990-")
     pinned = state(product, tracked)
-    assert (pinned.head_version, pinned.covers_through) == (1, 0)
+    # The frame holds its text, so that the snapshot covers it.
+    assert (pinned.head_version, pinned.covers_through) == (1, 2)
     assert "mark-990-" in marks(product.context(tracked.id)["messages"])
     product.verify(tracked)
     other = fork(product, tracked, 1)
@@ -446,6 +447,49 @@ def test_a_new_policy_ends_the_hold_of_a_restore(product: Product) -> None:
         conversations.change(connection, product.tenant_id, tracked.id, {"policy": tracked.policy})
     row = state(product, tracked)
     assert (row.held_by_restore, row.summary_hold) == (False, 0)
+
+
+# Results without a place: a summary reads them where they were stored
+
+
+def second_result(number: int) -> Message:
+    return {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": f"toolu_{number}_0", "content": "mark-990- said again"}],
+    }
+
+
+UNPLACED: Final = {
+    "a second result": [call(1), result(1, 30), answer("noted"), second_result(1)],
+    "a second result as part of a request": [
+        call(1),
+        result(1, 30),
+        answer("noted"),
+        {"role": "user", "content": [*second_result(1)["content"], {"type": "text", "text": " "}]},
+    ],
+    "the result of no call": [second_result(7)],
+    "several of them": [second_result(7), second_result(8)],
+}
+
+
+@pytest.mark.parametrize("strategy", ["summary", "extract", "auto"])
+@pytest.mark.parametrize("messages", UNPLACED.values(), ids=UNPLACED)
+def test_an_edit_takes_a_result_without_a_place_out_of_the_summary(
+    product: Product, messages: Sequence[Message], strategy: Strategy
+) -> None:
+    tail = exchange(50)
+    tracked = begin(product, [*exchanges(10), *messages, *tail])
+    workers = Workers(product, Naming())
+    lease = workers.claim(by_hand(product, tracked, strategy))
+    assert lease is not None
+    workers.dispatcher.execute(lease)
+    workers.summarize()
+    product.verify(tracked)
+    unplaced = tracked.next_seq - len(tail) - 1
+    assert "mark-990-" in product.query("select summary from snapshots where conversation_id = :c", c=tracked.id)[0][0]
+    say(product, tracked, exchange(60), replace_from=unplaced)
+    product.verify(tracked)
+    rest(product, tracked)
 
 
 # Checks that an active run stood for
