@@ -65,6 +65,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
     return {
         "loop": "uvloop",
         "http": ApiHttp,
+        "ws": "none",
         "h11_max_incomplete_event_size": settings.max_head_bytes,
         "timeout_keep_alive": IDLE_SECONDS,
         "access_log": False,

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from api.http.plain_parser import PlainRequestParser
 from api.http.problems import ProblemError, document_of
 from api.http.security_headers import SecurityHeaders
 from runtime import ids
 
 if TYPE_CHECKING:
     import asyncio
+    from typing import Any
 
 MAX_URL_BYTES: Final = 16 * 1024
 """Bytes of a request's path and query; the longest filters and cursors fit in a third of it."""
@@ -55,6 +57,11 @@ class BoundedHttp(HttpToolsProtocol):
     _unread_bytes = 0
     """Of a body whose request was answered without it."""
     _refusal: ProblemError | None = None
+    parser: PlainRequestParser  # type: ignore[assignment] # in the place of uvicorn's
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.parser = PlainRequestParser(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         """Begin with a connection."""
@@ -95,13 +102,31 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin a request, or have it wait for the answers to those before it."""
+        if self.parser.is_offer:
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             self._refuse(f"At most {MAX_PIPELINED} requests are sent ahead of their answers.")
         if [name for name, _ in self.headers].count(b"host") > 1:
             # What is in front may have gone by the other one (RFC 9112, 3.2).
             self._refuse("A request has one Host header.")
+        self._check_framing()
         self._head_is_whole = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End a request, unless its head is parsed again."""
+        if not self.parser.is_offer:
+            super().on_message_complete()
+
+    def _check_framing(self) -> None:
+        """Refuse a body in a coding besides `chunked`, and one of HTTP/1.0 with any (RFC 9112, 6.1)."""
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if not codings:
+            return
+        if codings != [b"chunked"]:
+            self._refuse("The only transfer coding that is read here is chunked.")
+        if self.parser.get_http_version() == "1.0":
+            self._refuse("A request of HTTP/1.0 has no transfer coding.")
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body; the application counts these, until it has answered."""
