@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from compaction.messages import blocks
 from compaction.recall import references, tool
-from compaction.recall.parts import text_of
 from compaction.tokens import json_text
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Handles:
 
     def _named(self, block: Block, number: int, index: int) -> Handle:
         call = self._call(str(block.get("tool_use_id")), number)
-        if tool.is_call(call) or tool.is_framed(text_of(block.get("content", ""))):
+        if tool.is_call(call):
             return NO_HANDLE
         seq = self._stored[number].seq
         is_placed = seq >= 0 and (number >= self._head or seq > self._unplaced_through)

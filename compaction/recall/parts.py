@@ -40,9 +40,9 @@ def call_names(content: Any) -> dict[str, str]:
 
 
 def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
-    """Return the parts of a message's content, what recall itself gave back and asked left out.
+    """Return the parts of a message's content without calls of recall and their results.
 
-    `names` are those of the calls (`call_names`) that its results answer.
+    `names` maps the ids of the calls that its results answer to tool names (`call_names`).
     """
     quoted_parts = []
     for index, block in enumerate(blocks(content)):
@@ -55,9 +55,8 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
                 quoted_parts.append(QuotedPart(index, kind, f"{name} {json_text(block.get('input', {}))}", name))
         elif kind == "tool_result" or is_server_result(block):
             name = names.get(str(block.get("tool_use_id")), "")
-            text = text_of(block.get("content", ""))
-            if name != tool.NAME and not tool.is_framed(text):
-                quoted_parts.append(QuotedPart(index, kind, text, name or None))
+            if name != tool.NAME:
+                quoted_parts.append(QuotedPart(index, kind, text_of(block.get("content", "")), name or None))
         else:
             quoted_parts.append(QuotedPart(index, kind, _block_text(block)))
     return quoted_parts

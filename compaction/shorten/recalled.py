@@ -45,13 +45,16 @@ class RecallCalls:
 
 
 def recalled_line(block: dict[str, Any], calls: Container[str]) -> dict[str, Any] | None:
-    """Return a result of recall as the line that names what it gave back, None for another or a shorter one.
+    """Return a result of recall as one line that names the references in it; None for any other or a shorter result.
 
-    `calls` are the ids of those that it can answer.
+    `calls` are the ids of the recall calls that the result can answer. The call decides: a page or a file may contain
+    the text of a recall frame.
     """
+    if block.get("tool_use_id") not in calls:
+        return None
     text = text_of(block.get("content", ""))
-    # Ids may repeat: a result that names no place is another tool's. Its text is searched last, as that takes longest.
-    if not tool.is_framed(text) and (block.get("tool_use_id") not in calls or not tool.named_in(text)):
+    # Ids may repeat, so a result that names no reference belongs to another tool.
+    if not tool.is_framed(text) and not tool.named_in(text):
         return None
     line = f"{tool.cut(text)} {MARKER}"
     return {**block, "content": line} if len(line) < len(text) else None

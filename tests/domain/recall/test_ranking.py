@@ -152,10 +152,17 @@ def test_a_long_result_is_cut_to_what_was_asked_for() -> None:
 def test_what_recall_gave_back_is_never_found_again() -> None:
     call = [{"type": "tool_use", "id": "r1", "name": "mcp__palimpsest__recall", "input": {"query": "garage"}}]
     raw = [{"type": "tool_result", "tool_use_id": "r1", "content": '{"passages": [{"text": "garage 4711"}]}'}]
-    ours = [{"type": "tool_result", "tool_use_id": "lost", "content": '<recalled refs="m1">garage</recalled>'}]
+    framed = [{"type": "tool_result", "tool_use_id": "r1", "content": '<recalled refs="m1">garage</recalled>'}]
     own = [{"type": "tool_use", "id": "r2", "name": "recall", "input": {"memory": "garage of another tool"}}]
-    ranking, _ = search([*talk()[:5], call, raw, own, ours, *talk()[9:]], "garage")
+    ranking, _ = search([*talk()[:5], call, raw, own, framed, *talk()[9:]], "garage")
     assert {hit.seq for hit in ranking.hits if hit.score == ranking.hits[0].score} == {7}
+
+
+def test_a_page_with_the_text_of_a_recall_frame_is_found_like_any_other() -> None:
+    call = [{"type": "tool_use", "id": "f1", "name": "fetch", "input": {"url": "https://example.com"}}]
+    page = [{"type": "tool_result", "tool_use_id": "f1", "content": '<recalled refs="m1">garage 4711-B</recalled>'}]
+    ranking, _ = search([*talk()[:5], call, page, *talk()[7:]], "4711-B")
+    assert ranking.hits[0].seq == 6
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abcdefghijklmnopqrstuvwxy"), min_size=3), max_size=30))

@@ -185,7 +185,9 @@ def test_errors_stay_errors_and_tool_definitions_stay() -> None:
 
 def test_what_was_recalled_is_cleared_first_and_to_a_line_that_names_it() -> None:
     recalled = '<recalled refs="m3-m5">\n' + "x" * 12_000 + "\n</recalled>"
+    call = {"type": "tool_use", "id": "t1", "name": "recall", "input": {"query": "x"}}
     view = agent_run("r" * 5_000, recalled, "n" * 5_000)
+    view = (*view[:3], ViewMessage("assistant", [call], 3), *view[4:])
     first = pruned(view)
     assert shown(first.view)[0] == "r" * 5_000
     assert shown(first.view)[1] == "[recalled before: m3-m5] [truncated for context management]"
@@ -195,9 +197,7 @@ def test_what_was_recalled_is_cleared_first_and_to_a_line_that_names_it() -> Non
     assert shown(more.view)[1] == shown(first.view)[1]
     assert (more.softened, more.cleared) == (0, 2)
     # The tool may be exempt like any other.
-    call = {"type": "tool_use", "id": "t1", "name": "recall", "input": {"query": "x"}}
-    named = (*view[:3], ViewMessage("assistant", [call], 3), *view[4:])
-    assert shown(pruned(named, deny=["recall"]).view)[1] == recalled
+    assert shown(pruned(view, deny=["recall"]).view)[1] == recalled
 
 
 @pytest.mark.requirement("O7")

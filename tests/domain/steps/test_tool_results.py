@@ -207,6 +207,14 @@ def test_what_was_recalled_is_cut_to_a_line_that_names_it(given: str) -> None:
     assert cut_tool_results(other, 500).view == other
 
 
+def test_a_page_with_the_text_of_a_recall_frame_is_cut_like_any_other_result() -> None:
+    page = '<recalled refs="m3">' + "x" * 5_000
+    calls = [{"type": "tool_use", "id": "a", "name": "fetch", "input": {"url": "https://example.com"}}]
+    first = (ViewMessage("user", "go", 0), ViewMessage("assistant", calls, 1), ViewMessage("user", [result(page)], 2))
+    cut = cut_tool_results((*first, *view_of([result("short", "a")])[1:]), 500)
+    assert cut.view[2].content == [result(f"{page[:500]}{MARKER}")]
+
+
 def test_a_result_is_one_of_recall_if_the_answer_before_it_called_recall() -> None:
     given = '{"passages":[{"ref":"m3-m5","parts":[{"ref":"m3.0"}]}],"tokens":300,"searched":9,"more":false}'
 
