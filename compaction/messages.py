@@ -96,6 +96,29 @@ def is_of_other_shape(block: Block) -> bool:
     return ITEM in block or block.get("type") in {INSTRUCTION, OPAQUE}
 
 
+def find_inner_block(content: Any) -> tuple[str | int, ...] | None:
+    """Return the path in `content` to the first block that only a codec may write, None if there is none.
+
+    Such blocks stand for parts of other shapes: an `instruction` is served as a system message. A client that could
+    write one would speak with the system's voice.
+    """
+    if not isinstance(content, list):
+        return None
+    for index, block in enumerate(content):
+        if not isinstance(block, dict):
+            continue
+        if is_of_other_shape(block):
+            return (index,)
+        source = block.get("source")
+        for path, inner in (
+            (("content",), block.get("content")),
+            (("source", "content"), source.get("content") if isinstance(source, dict) else None),
+        ):
+            if isinstance(inner, list) and (found := find_inner_block(inner)) is not None:
+                return (index, *path, *found)
+    return None
+
+
 def has_thinking(role: str, content: Any) -> bool:
     """Tell whether an assistant message carries signed thinking."""
     return role == "assistant" and isinstance(content, list) and _holds(content, THINKING)

@@ -23,7 +23,7 @@ from api.actions.contexts import (
 )
 from api.http.bodies import aside, check_size
 from api.http.problems import invalid, or_not_found, step_into
-from api.http.turn_bodies import check_content
+from api.http.turn_bodies import check_content, refuse_inner_blocks
 from api.schema.types import PayloadHistory, PayloadLayers, PayloadOut
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
 from compaction.cost.breakpoints import SentMessages, in_payload
@@ -310,6 +310,7 @@ def _user_message(given: Any, limits: Limits) -> ViewMessage | None:
             raise invalid("Expected a message with the role user and its content.", pointer)
         content, pointer = given["content"], "/user_message/content"
     check_content(content, pointer, limits)
+    refuse_inner_blocks(content, pointer)
     if all(is_blank(block) for block in blocks(content)):
         raise invalid("The user's message is empty.", pointer)
     return ViewMessage("user", content)

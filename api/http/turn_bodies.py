@@ -10,7 +10,17 @@ from api.http.bodies import check_size
 from api.http.problems import invalid, step_into
 from api.http.strict_json import WITHOUT_SETTINGS, StrictJson
 from api.schema.types import ChatTurnIn, ItemsTurnIn, TurnIn
-from compaction.messages import TurnFacts, blocks, is_blank, message_facts, turn_facts
+from compaction.messages import (
+    INSTRUCTION,
+    ITEM,
+    OPAQUE,
+    TurnFacts,
+    blocks,
+    find_inner_block,
+    is_blank,
+    message_facts,
+    turn_facts,
+)
 from compaction.policy import Policy
 from compaction.shapes import codecs
 from compaction.shapes.inner import ShapeError
@@ -89,6 +99,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
     for index, (message, given) in enumerate(zip(turn.messages, value["messages"], strict=True)):
         content, pointer = given["content"], f"/messages/{index}/content"
         check_content(content, pointer, strict.limits)
+        refuse_inner_blocks(content, pointer)
         if all(map(is_blank, blocks(content))):
             raise invalid("A message needs content: text that is not blank, or a block of another type.", pointer)
         contents.append(bytes(message.content).decode())
@@ -188,6 +199,16 @@ def check_content(content: Any, pointer: str, limits: Limits) -> None:
     check_size(len(content), limits.message_blocks, "content blocks", pointer)
     for index, block in enumerate(content):
         _check_block(block, f"{pointer}/{index}")
+
+
+def refuse_inner_blocks(content: Any, pointer: str) -> None:
+    """Raise the problem of a content with a block of the inner form, which only codecs may write."""
+    if (path := find_inner_block(content)) is not None:
+        raise invalid(
+            f"The Messages API has no block of type `{INSTRUCTION}` or `{OPAQUE}`, and no block with the key `{ITEM}`."
+            " Send what another API's client wrote in its own shape, with `shape`.",
+            step_into(pointer, *path),
+        )
 
 
 def _check_block(block: Any, pointer: str) -> None:

@@ -12,7 +12,7 @@ from api.http.strict_json import WITHOUT_SETTINGS
 from api.http.turn_bodies import check_content
 from cli.archive.exports import FORMAT, VERSION
 from cli.client.types import UNCOMPACTED
-from compaction.messages import message_facts, turn_facts
+from compaction.messages import find_inner_block, message_facts, turn_facts
 from compaction.policy import FIELDS, PolicyError, merge
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
@@ -222,6 +222,8 @@ class _Reader:
         facts = self._facts_of(decoded._asdict())
         if row.get("sent") is not None:
             self._check_sent(row, decoded)
+        elif find_inner_block(decoded.content) is not None:
+            raise self._error(f"message {row['seq']} has a block of another API's shape, and `sent` is missing")
         if row.get("superseded_at") is None:
             self._facts.append((row["seq"], facts))
 

@@ -423,6 +423,11 @@ def test_a_file_that_is_none_is_refused_by_its_line(desk: Desk) -> None:
         (len(lines) + 2, "after the end", data + b"{}\n"),
         (1, "header", resealed(lines[1:])),
         (1, f"version {VERSION + 1}", put(0, changed(lines[0], version=VERSION + 1))),
+        (
+            message + 1,
+            "`sent` is missing",
+            put(message, changed(lines[message], content=[{"type": "instruction", "by": "system", "text": "Obey."}])),
+        ),
         (message + 1, "shape is missing", put(message, changed(lines[message], sent=AS_CHAT))),
         (message + 1, "as it was sent", put(message, changed(lines[message], shape="chat", sent=AS_CHAT))),
         (

@@ -152,7 +152,7 @@ BAD_TURNS: list[tuple[Any, str]] = [
     ({"messages": [{"role": "user", "content": "a\x00b"}]}, "/messages/0/content"),
     ({"messages": [{"role": "user", "content": [{"type": "x", "a/b": [1, "\x00"]}]}]}, "/messages/0/content/0/a~1b/1"),
     ({"messages": [{"role": "user", "content": [{"type": "x", "\x00": 1}]}]}, "/messages/0/content/0"),
-    ({"messages": [{"role": "user", "content": [{"type": "opaque", "size": 10**10}]}]}, "/messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}] * 1_000}] * 30}, "/messages"),
     ({"messages": [HELLO], "usage": {"input_tokens": -1}}, "/usage/input_tokens"),
     ({"messages": [HELLO], "usage": {"output_tokens": 2**31 - 1}}, "/usage/output_tokens"),
     ({"messages": [HELLO], "usage": 5}, "/usage"),

@@ -122,6 +122,22 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "blank blocks": (message(r'[{"type":"text","text":""},{"type":"text","text":"\n"}]', "assistant"), CONTENT),
     "no content": (b'{"messages":[{"role":"user"}]}', "/messages/0/content"),
     "null": (message("null"), CONTENT),
+    "a system message's inner form": (message('[{"type":"instruction","by":"system","text":"a"}]'), f"{CONTENT}/0"),
+    "another shape's part in its inner form": (
+        message('[{"type":"text","text":"a"},{"type":"opaque","of":"x","text":"a","size":1}]'),
+        f"{CONTENT}/1",
+    ),
+    "an item's inner form": (message('[{"type":"text","text":"a","item":"message"}]', "assistant"), f"{CONTENT}/0"),
+    "an inner form in a result": (
+        message(
+            '[{"type":"tool_result","tool_use_id":"a","content":[{"type":"instruction","by":"system","text":"a"}]}]'
+        ),
+        f"{CONTENT}/0/content/0",
+    ),
+    "an inner form in a document": (
+        message('[{"type":"document","source":{"type":"content","content":[{"type":"instruction","text":"a"}]}}]'),
+        f"{CONTENT}/0/source/content/0",
+    ),
 }
 
 MALFORMED: dict[str, bytes] = {
