@@ -18,7 +18,7 @@ from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
 from compaction.pins.agreement import proposal_warning, proposals
 from compaction.pins.pinned import IN_LEDGER, Pin
-from compaction.pins.serving import StandingRules, check, fit_with_rules, reading_bytes, warnings_of
+from compaction.pins.serving import StandingRules, check, fit_with_rules, reading_bytes, warnings_of, with_speakers
 from compaction.shapes import serving
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.shorten.trimming import exchanges, last_answer, rounds
@@ -30,6 +30,7 @@ from store import hot_path
 from store.bytes_held import MOST_READ_BYTES
 from store.conversations import conversations
 from store.conversations.assemblies import AssemblyRecord
+from store.conversations.names import name_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _encode: Final = msgspec.json.Encoder().encode
 _content: Final = msgspec.json.Decoder().decode
+_sent: Final = msgspec.json.Decoder(list[tuple[int, msgspec.Raw]]).decode
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, msgspec.Raw]]).decode
 
 
@@ -337,9 +339,18 @@ def history_of(stored: ContextRead, working: Working) -> History:
         lacks_rounds=stored.gap and _skips_rounds(working.view),
         unread=_unread(stored, working) if stored.gap else (),
         handles=working.handles,
-        rules=rules_of(stored),
+        rules=with_speakers(rules_of(stored), working.view, _names(stored)),
         is_part=stored.gap,
     )
+
+
+def _names(stored: ContextRead) -> dict[int, str]:
+    """Return who wrote the messages that rules are of, by seq, as far as what was read says so."""
+    if not stored.shapes.rules or stored.sent is None or stored.plain:
+        return {}
+    stating = {seq for _, seq, _, _ in stored.shapes.rules}
+    named = ((seq, name_in(bytes(message).decode())) for seq, message in _sent(stored.sent) if seq in stating)
+    return {seq: name for seq, name in named if name}
 
 
 def _unread(stored: ContextRead, working: Working) -> list[int]:

@@ -17,6 +17,7 @@ from compaction.pins.serving import reading_bytes
 from compaction.tokens import content_tokens
 from runtime import ids
 from store.conversations import conversations, messages, pins, repinning
+from store.conversations.names import speaker_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -122,6 +123,7 @@ class Ledger:
             text=row.text,
             seq=row.seq,
             source=row.source,
+            speaker=speaker_in(row),
             since=row.created_at,
             withdrawn_at=row.withdrawn_at,
             request_id=ids.external("req", row.request_id) if row.request_id else None,

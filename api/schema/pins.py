@@ -53,6 +53,8 @@ class RuleOut(Struct, kw_only=True):
     text: str
     seq: int
     source: Literal["pinned", "detected"]
+    speaker: str
+    """Who said it: `user`, `assistant`, `system` or `tool`, with the name where it is known, as in `user (anna)`."""
     since: datetime
     withdrawn_at: datetime | None
     """Since when it is not in force; the message that it is of may have been replaced."""

@@ -33,6 +33,10 @@ class PinnedOut(Struct):
     seq: int
     source: str
     text: str
+    speaker: str
+    """Who said it, as in `user (anna)`; "" if that is not known."""
+    answered: bool | None
+    """Of the latest request: whether it is answered."""
 
 
 class SnapshotOut(Struct, kw_only=True):
@@ -109,6 +113,11 @@ def snapshot_brief(row: AnyRow, **more: Any) -> SnapshotOut:
     )
 
 
+def _pinned_out(pin: Pin) -> PinnedOut:
+    answered = pin.is_answered if pin.source == "latest_request" else None
+    return PinnedOut(pin.seq, pin.source, pin.text, pin.speaker, answered)
+
+
 def snapshot_full(row: AnyRow) -> SnapshotOut:
     """Return a snapshot with what it holds; a message that compaction wrote has no seq."""
     spans = msgspec.convert(row.coverage, Coverage)
@@ -119,5 +128,5 @@ def snapshot_full(row: AnyRow) -> SnapshotOut:
         coverage=[SpanOut(span.first, span.last, span.fate, ids.external_text("run", span.run_id)) for span in spans],
         summary=row.summary,
         prefix_hash=row.prefix_hash.hex(),
-        pins=[PinnedOut(pin.seq, pin.source, pin.text) for pin in (msgspec.convert(pin, Pin) for pin in row.pins)],
+        pins=[_pinned_out(msgspec.convert(pin, Pin)) for pin in row.pins],
     )

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
+from compaction.pins.requests import only_thanks
 from compaction.pins.standing import standing_instructions
 from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length, preamble_length
+from compaction.text.names import speaker_of, stated_name
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 
@@ -37,9 +39,10 @@ _EXPLAINED: Final = (
 _LABELS: Final[dict[PinSource, str]] = {
     "pinned": "pinned",
     "standing_instruction": "standing instruction",
-    "latest_request": "latest request before the messages shown",
+    "latest_request": "latest request before the messages shown, not answered yet",
     "left_out": "left out",
 }
+_ANSWERED: Final = "latest request before the messages shown, answered since"
 _PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1, "latest_request": 2, "left_out": 3}
 _JOINT: Final = "\n\n"
 _OPENING: Final = re.compile(r"\[PINNED(?P<tag>(?::\d{1,9})?)\]\n[^\n]*\n")
@@ -56,6 +59,10 @@ class Pin(NamedTuple):
     text: str
     """The span that was pinned, or all the text of its message."""
     source: PinSource = "pinned"
+    speaker: str = ""
+    """Who said it, as `names.speaker_of` shows it; "" if that is not known."""
+    is_answered: bool = False
+    """Of the latest request: whether the assistant has answered it."""
 
 
 class Pinned(NamedTuple):
@@ -70,19 +77,24 @@ class Pinned(NamedTuple):
 
 def standing_pins(text: str, seq: int) -> tuple[Pin, ...]:
     """Return the standing instructions in the text of message `seq` as pins."""
+    speaker = speaker_of("user", stated_name(text).name)
     return tuple(
-        Pin(f"standing-{seq}-{number}", seq, rule, "standing_instruction")
+        Pin(f"standing-{seq}-{number}", seq, rule, "standing_instruction", speaker)
         for number, rule in enumerate(standing_instructions(text), 1)
     )
 
 
 def latest_request_pin(view: Sequence[ViewMessage]) -> Pin | None:
-    """Return what the user asked last as a pin, None where only the first message of the view asks anything."""
+    """Return what the user asked last as a pin, None if only the first message of the view asks anything.
+
+    A message that only thanks is skipped.
+    """
     for message in reversed(view[preamble_length(view) + 1 :]):
         if message.seq != WRITTEN and is_request(message.role, message.content):
             said = "\n".join(_texts(message.content, "text"))
-            if said.strip() and not said.startswith(OUT_OF_PLACE):
-                return Pin(f"request-{message.seq}", message.seq, said, "latest_request")
+            if said.strip() and not said.startswith(OUT_OF_PLACE) and not only_thanks(said):
+                speaker = speaker_of("user", stated_name(said).name)
+                return Pin(f"request-{message.seq}", message.seq, said, "latest_request", speaker)
     return None
 
 
@@ -313,7 +325,9 @@ def _frame(items: Sequence[str], tag: str) -> str:
 
 
 def _item(pin: Pin, tag: str, number: int, total: int) -> str:
-    header = f"[PIN{tag} {number} of {total}: {_LABELS[pin.source]}, message {pin.seq}, {len(pin.text)} characters]"
+    label = _ANSWERED if pin.is_answered else _LABELS[pin.source]
+    by = f", by {pin.speaker}" if pin.speaker else ""
+    header = f"[PIN{tag} {number} of {total}: {label}{by}, message {pin.seq}, {len(pin.text)} characters]"
     return f"{header}\n{pin.text}\n"
 
 

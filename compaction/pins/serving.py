@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from compaction.pins.pinned import Pin, bound, missing_pins, render_pins, with_pins
+from compaction.messages import is_instruction, is_request
+from compaction.pins.pinned import Pin, bound, message_text, missing_pins, render_pins, with_pins
 from compaction.repair import repair
+from compaction.text.names import speaker_of, stated_name
 from compaction.tokens import content_tokens
 from compaction.view import strip_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from compaction.shorten.fitting import Fitted
     from compaction.view import ViewMessage
@@ -101,6 +103,24 @@ def warnings_of(absent: Sequence[Pin]) -> list[str]:
         "there is no room for it (pinned_max_tokens), or a tool loop has to end first"
         for rule in absent
     ]
+
+
+def with_speakers(rules: Sequence[Pin], view: Sequence[ViewMessage], names: Mapping[int, str]) -> tuple[Pin, ...]:
+    """Return rules with who stated them: by `names`, by seq, or as the messages of `view` say themselves."""
+    if not rules:
+        return ()
+    seqs = {rule.seq for rule in rules}
+    said = {message.seq: message for message in view if message.seq in seqs}
+    return tuple(rule._replace(speaker=_speaker(said.get(rule.seq), names.get(rule.seq, ""))) for rule in rules)
+
+
+def _speaker(message: ViewMessage | None, name: str) -> str:
+    if message is None or name or is_request(message.role, message.content):
+        text = "" if message is None else message_text(message.content)
+        return speaker_of("user", name or stated_name(text).name)
+    if message.role == "assistant":
+        return message.role
+    return "system" if is_instruction(message.role, message.content) else "tool"
 
 
 def fit_with_rules(

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.extract.draft import SPEAKERS
 from compaction.messages import CALLS, THINKING, blocks, is_request
+from compaction.pins.requests import is_answered, only_thanks
 from compaction.recall.words import UNSPACED
 from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
 from compaction.text.identifiers import Text, ValueKind, kind_of, spelled
-from compaction.text.names import attribution
+from compaction.text.names import attributed, attribution, speaker_of, stated_name
 from compaction.text.outline import read_share
 from compaction.text.salience import (
     BOUND_WORDS,
@@ -78,10 +79,10 @@ class Mention(NamedTuple):
                 yield from (attribution(SPEAKERS.get(self.source, ""), self.name) + clause for clause in record.clauses)
 
     def window(self, value: str) -> str:
-        """Return the text near `value`: a clause may end inside it, or leave it out of a long field."""
+        """Return the text near `value` and who said it: a clause may end inside it, or leave it out of a long field."""
         at = self.text.index(value)
         near = self.text[max(0, at - 2 * _SHORT_CHARS) : at + len(value) + 2 * _SHORT_CHARS]
-        return one_line(clean(near))
+        return attribution(SPEAKERS.get(self.source, ""), self.name) + one_line(clean(near))
 
 
 class Evidence:
@@ -101,6 +102,9 @@ class Evidence:
         self.request = ""
         """The newest thing that the user asked, "" where there is none."""
         self.request_place = 0
+        self.request_speaker = ""
+        """Who asked it, as in `User (anna)`."""
+        self.is_request_answered = False
 
     @cached_property
     def text(self) -> Text:
@@ -143,7 +147,8 @@ class Evidence:
         end = len(best) if end >= len(best) else max(best.rfind(" ", 0, end), at + len(value))
         short = best[start:end].strip()
         if len(short) < len(best):
-            yield place, f"{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
+            said_by = best[: len(best) - len(attributed(best)[2])] if start else ""
+            yield place, f"{said_by}{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
 
     def _clauses_of(self, mention: Mention) -> tuple[str, ...]:
         """Return the clauses of a mention, cut once: a summary may lack many values of one text."""
@@ -183,10 +188,11 @@ def gather(
     *,
     other_texts: Iterable[str] = (),
     names: Mapping[int, str] = MappingProxyType({}),
+    tail: Sequence[ViewMessage] = (),
 ) -> Evidence:
     """Read the messages that a summary replaces, and the summary that stood before them.
 
-    `names` are those of who wrote messages, by seq, where they say so.
+    `names` are those of who wrote messages, by seq, where they say so. `tail` are the messages after the zone.
     `other_texts` are what the summarizer was given besides, such as the first message: the summary may speak of them.
     What compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
     """
@@ -196,17 +202,31 @@ def gather(
     for number, line in enumerate(lines):
         evidence.note(Mention("note", line, place=number - len(lines)))
     evidence.weight += text_weight(previous or "")
+    request_seq = WRITTEN
     for place, message in enumerate(zone):
         if message.seq == WRITTEN:
             continue
+        name = names.get(message.seq, "") or _stated_name(message)
         for mention in mentions(message):
-            evidence.note(mention._replace(name=names.get(message.seq, ""), place=place))
+            evidence.note(mention._replace(name=name, place=place))
         evidence.weight += content_weight(message.content)
         if is_request(message.role, message.content) and (asked := spoken_text(message.content)):
+            if only_thanks(asked):
+                continue
             evidence.request, evidence.request_place = asked, place
+            evidence.request_speaker = speaker_of(SPEAKERS["user"], name)
+            request_seq = message.seq
+    if evidence.request:
+        evidence.is_request_answered = is_answered((*zone, *tail), request_seq)
     for text in other_texts:
         evidence.know(text)
     return evidence
+
+
+def _stated_name(message: ViewMessage) -> str:
+    if not is_request(message.role, message.content):
+        return ""
+    return stated_name(spoken_text(message.content)).name
 
 
 def spoken_text(content: Any) -> str:

@@ -28,8 +28,10 @@ __all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
 
 KEPT: Final = "## Kept verbatim"
 """Heads what `mend` adds."""
-USER_ASKED: Final = "User asked: "
-"""Begins a request that is added; it is carried on when later ones have come, so it does not say that it is the latest.
+ASKED: Final = "asked, not answered when this was written: "
+ASKED_AND_ANSWERED: Final = "asked, answered since: "
+"""Begin a request that is added, after who asked it. Later summaries carry it on, so it does not say that it is the
+latest, and what it says of an answer stays true.
 """
 
 
@@ -214,7 +216,8 @@ def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) 
         text = _with_room(text, f"{text.rstrip()}\n\n## {section.lstrip('# ')}\n{NOTHING_NOTED}", max_chars)
     places: dict[str, int] = {}
     if verdict.request and not _reflects(terms(text), Text(text), verdict.request):
-        asked = f"{USER_ASKED}{verdict.request}"
+        state = ASKED_AND_ANSWERED if evidence.is_request_answered else ASKED
+        asked = f"{evidence.request_speaker} {state}{verdict.request}"
         longer = _kept(text, asked)
         if len(longer) <= max_chars:
             text, places[_kept_line(asked)] = longer, evidence.request_place

@@ -213,6 +213,10 @@ class _Encoder:
         return not isinstance(given, str) or self._id(call_id(given)) == given
 
     def _rebuilt(self, message: ViewMessage, sent: SentMessage | None, results: list[Any], others: list[Any]) -> None:
+        if sent is not None and sent.value.get("name") and (added := _added_text(message, sent)):
+            # What is put beside somebody's words does not go under their name.
+            others += [inner.raw(sent), {"role": "user", "content": added}]
+            return
         kept = _kept_parts(sent)
         parts: list[Any] = []
         for block in blocks(message.content):
@@ -338,6 +342,19 @@ def _texts(content: Any) -> list[str]:
 def _identifiers(message: Mapping[str, Any]) -> Iterator[str]:
     for each in message.get("tool_calls") or ():
         yield str(each.get("id"))
+
+
+def _added_text(message: ViewMessage, sent: SentMessage) -> str:
+    """Return the text that a user's message has after what was sent, "" if it is not all there or nothing was added."""
+    now, was = message.content, sent.decoded.content
+    if message.role != "user" or sent.value.get("role") != "user" or not was:
+        return ""
+    if isinstance(now, str) and isinstance(was, str):
+        return now[len(was) :].strip() if now.startswith(f"{was}\n\n") else ""
+    before, after = blocks(now)[: len(blocks(was))], blocks(now)[len(blocks(was)) :]
+    if before != blocks(was) or any(set(block) != {"type", "text"} for block in after):
+        return ""
+    return "\n\n".join(str(block["text"]) for block in after)
 
 
 def _kept_parts(sent: SentMessage | None) -> list[tuple[Part, Any]]:

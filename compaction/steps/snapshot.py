@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import compress, count
 from operator import attrgetter, is_not
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, find_span, gone_spans, name_seqs, shown_seqs
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
+from compaction.pins.requests import is_answered
 from compaction.recall.handles import Handles
 from compaction.repair import Repairs, mend
 from compaction.shorten.inline_tags import cut_inline
@@ -23,10 +25,11 @@ from compaction.soundness import is_sound
 from compaction.steps.boundary import tail_begins, with_answers
 from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
 from compaction.summary.zone import preamble_length, without_summary
+from compaction.text.names import speaker_of
 from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from compaction.claims.claim import Claim
     from compaction.policy import Policy
@@ -37,6 +40,7 @@ class _Stored(msgspec.Struct, gc=False):
     content: Any
 
 
+NO_NAMES: Final[Mapping[int, str]] = MappingProxyType({})
 _ROLE: Final = attrgetter("role")
 _CONTENT: Final = attrgetter("content")
 _SEQ: Final = attrgetter("seq")
@@ -98,6 +102,8 @@ class Working(NamedTuple):
     """Seq of the newest message that was stored broken, -1 for none; None = not known."""
     in_pieces: bool = False
     """Whether turns came in another shape than the Messages API's, so that neighbours of one role count as one."""
+    names: Mapping[int, str] = NO_NAMES
+    """Who wrote messages, by seq, as far as it is known."""
 
     @property
     def last_seq(self) -> int:
@@ -168,6 +174,7 @@ def build(
     withdrawn: frozenset[tuple[int, str]] = frozenset(),
     broken_through: int | None = None,
     in_pieces: bool = False,
+    names: Mapping[int, str] = NO_NAMES,
 ) -> Working:
     """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
@@ -176,7 +183,7 @@ def build(
     force, and `withdrawn` those that are not any more: the frame of pins is taken off, to be put on again when the new
     view is settled. For one to be served it is None. Up to `broken_through` (None = throughout) repair may have moved
     blocks of the snapshot: there handles name no place. `in_pieces` tells that turns came in another shape than the
-    Messages API's.
+    Messages API's. `names` are those of who wrote messages, by seq, as far as they are known.
     """
     stored = tuple(map(_as_stored, tail))
     current = strip_thinking(stored, strip_thinking_through)
@@ -218,13 +225,15 @@ def build(
         handles=handles,
         broken_through=broken_through,
         in_pieces=in_pieces,
+        names=names,
     )
     if pinned is None:
         return working
     # The ledger has what was entered when it came; what is older, or deep in a long message, is looked for here.
     known = withdrawn.union((pin.seq, pin.text) for pin in pinned)
     standing = (pin for pin in _standing(working) if (pin.seq, pin.text) not in known)
-    return working._replace(pins=(*pinned, *standing, *_latest(working)), withdrawn=withdrawn)
+    latest = _latest_request(working, (*before, *stored))
+    return working._replace(pins=(*pinned, *standing, *latest), withdrawn=withdrawn)
 
 
 def _as_stored(row: Original) -> ViewMessage:
@@ -270,15 +279,23 @@ def _instructions(view: View) -> Iterator[Pin]:
     for message in view[preamble_length(view) :]:
         # Most are none: the first question alone is cheaper than a call.
         if message.role == "user" and message.seq != WRITTEN and is_instruction(message.role, message.content):
-            yield Pin(f"{_INSTRUCTED}{message.seq}", message.seq, message_text(message.content), "standing_instruction")
+            text = message_text(message.content)
+            yield Pin(f"{_INSTRUCTED}{message.seq}", message.seq, text, "standing_instruction", "system")
 
 
-def _latest(working: Working) -> tuple[Pin, ...]:
-    """Return the latest request, the one of an earlier snapshot where the view shows none."""
+def _latest_request(working: Working, originals: Sequence[ViewMessage]) -> tuple[Pin, ...]:
+    """Return the latest request and whether it is answered; that of an earlier snapshot if the view shows none.
+
+    `originals` are the messages of the view as they were stored, where none is repaired away.
+    """
     request = latest_request_pin(working.view)
-    if request is not None:
-        return (request,)
-    return tuple(pin for pin in working.snapshot.pins if pin.source == "latest_request")
+    if request is None:
+        request = next((pin for pin in working.snapshot.pins if pin.source == "latest_request"), None)
+    if request is None:
+        return ()
+    if request.seq in working.names:
+        request = request._replace(speaker=speaker_of("user", working.names[request.seq]))
+    return (request._replace(is_answered=request.is_answered or is_answered(originals, request.seq)),)
 
 
 def settle(

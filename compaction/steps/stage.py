@@ -157,5 +157,6 @@ class Stage:
             withdrawn=before.withdrawn,
             broken_through=before.broken_through,
             in_pieces=before.in_pieces,
+            names=before.names,
         )
         return replace(self, working=working, measured=None, bytes=sum(map(serialized_bytes, working.view)))

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, func, insert, literal, or_, select, text, upd
 
 from compaction.pins.pinned import IN_LEDGER, Pin
 from runtime import ids
+from store.conversations.names import SPEAKER, speaker_in
 from store.tables import messages, pins
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ def in_force(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, *, through: int | None = None
 ) -> tuple[Pin, ...]:
     """Return what has to stay word for word, pinned or detected, as it was entered; of messages to `through`."""
-    query = select(_p.id, _p.seq, _p.text, _p.source).join(messages, _LIVE).where(*_of(tenant_id, conversation_id))
+    query = select(_p.id, _p.seq, _p.text, _p.source, *SPEAKER).join(messages, _LIVE)
+    query = query.where(*_of(tenant_id, conversation_id))
     if through is not None:
         query = query.where(_p.seq <= through)
     rows = connection.execute(query.where(_p.source.in_(IN_LEDGER)).order_by(_p.id))
-    return tuple(Pin(str(row.id), row.seq, row.text, IN_LEDGER[row.source]) for row in rows)
+    return tuple(Pin(str(row.id), row.seq, row.text, IN_LEDGER[row.source], speaker_in(row)) for row in rows)
 
 
 def withdrawn(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> frozenset[tuple[int, str]]:
@@ -83,6 +85,7 @@ def ledger(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Se
             _p.request_id,
             func.coalesce(_p.removed_at, _m.superseded_at).label("withdrawn_at"),
             _m.superseded_at,
+            *SPEAKER,
         )
         .join(messages, (_m.conversation_id == _p.conversation_id) & (_m.seq == _p.seq))
         .where(_p.tenant_id == tenant_id, _p.conversation_id == conversation_id)

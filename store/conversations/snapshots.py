@@ -34,6 +34,7 @@ from compaction.steps.stage import Stage
 from compaction.steps.stored_view import StoredView
 from store.bytes_held import MOST_READ_BYTES, announce
 from store.conversations import pins, waiting
+from store.conversations.names import names_of
 from store.tables import conversations, messages, runs, snapshots
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Material(NamedTuple):
     """Whether turns came in another shape than the Messages API's."""
     days: Mapping[int, date] = {}
     """Of what snapshot and tail show, and of the first message that they do not, by seq; empty unless asked for."""
+    names: Mapping[int, str] = {}
+    """Who wrote the users' messages that snapshot and tail show, by seq, where they say so."""
 
     def stage(self, policy: Policy) -> Stage:
         """Return the conversation as a step finds it."""
@@ -111,6 +114,7 @@ class Material(NamedTuple):
             withdrawn=self.withdrawn,
             broken_through=self.broken_through,
             in_pieces=self.in_pieces,
+            names=self.names,
         )
         return Stage(
             working,
@@ -224,6 +228,7 @@ def load(
         broken_through=row.broken_through,
         in_pieces=row.in_pieces,
         days=_days(connection, conversation_id, snapshot, tail) if dated else {},
+        names=names_of(connection, conversation_id, snapshot.messages, tail) if row.in_pieces else {},
     )
 
 
@@ -414,10 +419,8 @@ def claims_of(row: AnyRow) -> tuple[Claim, ...] | None:
 
 def move_head(connection: Connection, conversation_id: UUID, version: int) -> None:
     """Make a snapshot the head; see the database function move_head."""
-    connection.execute(
-        text("select move_head(:conversation, :version)"),
-        {"conversation": conversation_id, "version": version},
-    )
+    values = {"conversation": conversation_id, "version": version}
+    connection.execute(text("select move_head(:conversation, :version)"), values)
 
 
 def let_wait(connection: Connection, conversation_id: UUID, version: int) -> None:
@@ -462,14 +465,8 @@ class TailWeight(NamedTuple):
 
 def weigh_tail(connection: Connection, conversation_id: UUID, *, after: int, through: int) -> TailWeight:
     """Return what the stored messages in `after < seq <= through` weigh in the context."""
-    row = connection.execute(
-        select(func.count(), func.coalesce(func.sum(_m.view_tokens), 0)).where(
-            _m.conversation_id == conversation_id,
-            _m.seq > after,
-            _m.seq <= through,
-            _m.superseded_at.is_(None),
-        )
-    ).one()
+    within = (_m.conversation_id == conversation_id, _m.seq > after, _m.seq <= through, _m.superseded_at.is_(None))
+    row = connection.execute(select(func.count(), func.coalesce(func.sum(_m.view_tokens), 0)).where(*within)).one()
     return TailWeight(*row)
 
 

@@ -21,7 +21,9 @@ class QualityGuard:
 
     def __init__(self, request: SummaryRequest) -> None:
         self._request = request
-        self._evidence = gather(request.zone, request.previous, other_texts=request.other_texts, names=request.names)
+        self._evidence = gather(
+            request.zone, request.previous, other_texts=request.other_texts, names=request.names, tail=request.tail
+        )
         self._max_chars = most_chars(request.policy.summary_max_tokens)
 
     def of(self, text: str) -> Verdict:

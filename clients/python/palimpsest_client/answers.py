@@ -305,6 +305,8 @@ class Pinned(TypedDict):
     seq: int
     source: str
     text: str
+    speaker: str
+    answered: bool | None
 
 
 class Snapshot(ListedSnapshot):
@@ -463,6 +465,7 @@ class Rule(TypedDict):
     text: str
     seq: int
     source: Literal["pinned", "detected"]
+    speaker: str
     since: str
     withdrawn_at: str | None
     request_id: str | None

@@ -263,8 +263,10 @@ export interface PinOut {
 }
 
 export interface PinnedOut {
+  answered: boolean | null;
   seq: number;
   source: string;
+  speaker: string;
   text: string;
 }
 
@@ -377,6 +379,7 @@ export interface RuleOut {
   seq: number;
   since: string;
   source: "pinned" | "detected";
+  speaker: string;
   text: string;
   withdrawn_at: string | null;
 }

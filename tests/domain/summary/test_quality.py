@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from compaction.extract.extractive import extract
 from compaction.quality.evidence import Evidence, essence, terms
 from compaction.quality.verdict import (
+    ASKED,
+    ASKED_AND_ANSWERED,
     KEPT,
     MOST_REQUIRED,
-    USER_ASKED,
     Reason,
     gather,
     judge,
@@ -406,9 +407,29 @@ def test_a_request_that_is_not_reflected_is_added() -> None:
     assert verdict.reasons == (Reason.REQUEST_NOT_REFLECTED,)
     assert "sandwiches" in verdict.detail
     text = mend(GOOD, verdict, evidence, max_chars=8_000)
-    assert f"- {USER_ASKED}{asked['content']}" in text
+    assert f"- User {ASKED}{asked['content']}" in text
     assert judge(text, evidence).accepted
     assert mend(text, verdict, evidence, max_chars=8_000) == text
+
+
+def test_a_request_that_is_added_has_its_speaker_and_whether_it_is_answered() -> None:
+    asked = user("Before that, order sandwiches with cheddar for everybody attending the workshop in Coimbra.")
+    zone = view([*TRIP, asked])
+    names = {zone[-1].seq: "carol"}
+    tail = (ViewMessage("assistant", "Ordered.", zone[-1].seq + 1),)
+    for after, said in ((), ASKED), (tail, ASKED_AND_ANSWERED):
+        evidence = gather(zone, names=names, tail=after)
+        text = mend(GOOD, judge(GOOD, evidence), evidence, max_chars=8_000)
+        assert f"- User (carol) {said}{asked['content']}" in text
+    thanked = gather(view([*TRIP, asked, assistant("Ordered."), user("Thanks a lot!")]))
+    assert thanked.request == asked["content"]
+    assert thanked.is_request_answered
+
+
+def test_what_is_kept_of_a_clause_has_its_speaker() -> None:
+    said = "[from Carol]: " + "we spoke of gardens, " * 40 + "the ticket is QX-88213 " + "and of the sea " * 40
+    zone = view([*TRIP, user(said)])
+    assert [words.startswith("User (Carol): ") for _, words in gather(zone).around("QX-88213")] == [True, True]
 
 
 @pytest.mark.parametrize("answer", ["Yes, go ahead.", "ok", "\u597d", "1"])
