@@ -1,8 +1,8 @@
-"""Ask for known vulnerabilities of everything that constraints.txt pins; `make audit` runs it.
+"""Look up known vulnerabilities of everything that constraints.txt pins; `make audit` runs it.
 
-Ends with 1 if there is one. Where no service answers, nothing can be said: then it says so, and ends with 0, since a
-check that fails without a network would keep everybody without one from working. AUDIT_URL names another server that
-speaks OSV's API, for networks that have a copy.
+Exit codes: 0 none, 1 some, 3 nothing looked up because no service answers. `make check` accepts 3, so that it works
+without a network, unless AUDIT_REQUIRED=1 is set; continuous integration with a network sets it. AUDIT_URL names
+another server that speaks OSV's API, for networks that have a copy.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS: Final = "10"
+NOT_LOOKED: Final = 3
+"""Exit code if no service answers."""
 ACCEPTED: Final[dict[str, str]] = {}
 """Vulnerabilities that do not touch the product: id to the reason. A reason that ends is removed with its line."""
 
@@ -56,7 +58,7 @@ def main() -> int:
         print(f"audit: {len(answers)} packages looked up, {len(vulnerabilities)} known vulnerabilities")
         return 1 if vulnerabilities else 0
     print("audit: NOT LOOKED: no service for known vulnerabilities answers from here")
-    return 0
+    return NOT_LOOKED
 
 
 if __name__ == "__main__":

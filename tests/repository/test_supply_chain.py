@@ -190,12 +190,28 @@ def test_an_audit_looks_at_every_pin_and_fails_on_a_known_vulnerability() -> Non
     assert done.stdout.endswith(f"audit: {count} packages looked up, 1 known vulnerabilities\n")
 
 
-def test_an_audit_that_cannot_look_says_so_and_lets_the_check_pass() -> None:
+def test_an_audit_that_cannot_look_says_so_with_its_exit_code() -> None:
     with vulnerabilities(503, {}) as refusing:
         refused = audit(refusing)
     for done in (refused, audit("http://127.0.0.1:1/v1/query")):
-        assert done.returncode == 0
+        assert done.returncode == 3
         assert done.stdout.startswith("audit: NOT LOOKED")
+
+
+@pytest.mark.parametrize(("required", "code"), [("", 0), ("1", 2)])
+def test_a_check_without_a_network_passes_unless_the_audit_is_required(required: str, code: int) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (line,) = [line for line in makefile.splitlines() if ".ci/audit.py ||" in line]
+    recipe = line.strip().replace("$(BIN)/python .ci/audit.py", "(exit 3)")
+    done = subprocess.run(
+        ["make", "--silent", "--file", "-", "audited"],
+        input=f"audited:\n\t@{recipe}\n",
+        env=os.environ | {"AUDIT_REQUIRED": required},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
 
 
 def sbom(python: str, output: Path) -> subprocess.CompletedProcess[str]:
