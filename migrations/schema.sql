@@ -1,4 +1,4 @@
--- The whole schema at revision 0127, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0128, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 

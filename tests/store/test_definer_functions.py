@@ -103,6 +103,14 @@ def test_nobody_else_makes_anything_temporary(empty_database_url: str) -> None:
                 connection.execute(statement.encode())
 
 
+def test_the_services_cannot_create_large_objects(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    with as_service(empty_database_url) as connection:
+        for statement in ("select lo_create(0)", "select lo_creat(-1)", "select lo_from_bytea(0, 'x')"):
+            with pytest.raises(InsufficientPrivilege):
+                connection.execute(statement.encode())
+
+
 def test_a_type_of_the_callers_own_is_not_taken(database_url: str, service_login: str, victim: UUID) -> None:
     """Also where somebody has given everybody temporary objects again."""
     name = sql.Identifier(make_url(database_url).database or "")
