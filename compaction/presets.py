@@ -47,7 +47,7 @@ _WINDOW_SHARE: Final = {"reserved_output_tokens": 16, "summary_max_tokens": 16}
 AUTO: Final = "auto"
 """The preset for the window that is in force anyway: the model's own, or what the policy says."""
 
-_TOKENS: Final = re.compile(r"(\d{1,9})([km]?)\Z", re.IGNORECASE)
+_TOKENS: Final = re.compile(r"([0-9]{1,9})([km]?)\Z", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1_000, "m": 1_000_000}
 
 

@@ -25,7 +25,7 @@ RESOURCE_MESSAGES: Final = 20
 """Messages of a resource that is listed; the template has every one of them by itself."""
 PAGE_RESOURCES: Final = 100
 _Context: TypeAlias = ServerRequestContext[Any]
-_CURSOR: Final = re.compile(r"\d{1,10}")
+_CURSOR: Final = re.compile(r"[0-9]{1,10}")
 _TEXT: Final = "text/plain"
 INSTRUCTIONS: Final = (
     "Recall gives back original messages, also those that a conversation's context shows no longer. What comes back is"

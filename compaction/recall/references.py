@@ -13,7 +13,7 @@ MOST_MESSAGES: Final = 1_000
 _REFERENCE: Final = re.compile(
     r"\[?(?:m(?P<first>\d{1,9})(?:\.(?P<block>\d{1,6})|\s?[-\u2013]\s?m?(?P<last>\d{1,9}))?"
     r"|c(?P<seq>\d{1,9})\.(?P<position>\d{1,6}))\]?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 

@@ -36,8 +36,8 @@ TAG: Final = "recalled"
 """Element that recalled text is in."""
 _OPENING: Final = f"<{TAG} "
 _REF_KEY: Final = '"ref"'
-_REF: Final = re.compile(r'"ref":\s?"((?:conv_\w+:)?(?:m\d+(?:-m\d+)?|c\d+\.\d+))"')
-_HEAD: Final = re.compile(rf'<{TAG} refs="([\w\s:.-]*)"')
+_REF: Final = re.compile(r'"ref":\s?"((?:conv_\w+:)?(?:m\d+(?:-m\d+)?|c\d+\.\d+))"', re.ASCII)
+_HEAD: Final = re.compile(rf'<{TAG} refs="([\w\s:.-]*)"', re.ASCII)
 _CUT: Final = "[recalled before: "
 _MOST_NAMED: Final = 12
 """References that the line in the place of a result names."""

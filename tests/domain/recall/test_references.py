@@ -50,6 +50,9 @@ def test_a_reference_is_read(text: str, expected: Reference) -> None:
         "c1-c2",
         "c1.0-c1.2",
         "c.1",
+        "m\uff11\uff12",
+        "m1.\uff12",
+        "m1-m\u0663",
     ],
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:
