@@ -10,6 +10,7 @@ from api.auth.rate_limits import RateLimits
 from api.background.assemblies import Assemblies
 from api.background.last_used import LastUsed
 from api.background.run_waits import RunWaits
+from api.background.search_slots import SearchSlots
 from api.background.usages import Usages
 from api.background.wakeups import Wakeups
 from api.http.bytes_under_way import BytesUnderWay
@@ -60,6 +61,7 @@ class Services:
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.run_without_tenant)
         self.run_waits = RunWaits(self.run)
+        self.search_slots = SearchSlots()
         self.begun: dict[UUID, None] = {}
         """Conversations, the newest, that this process has stored turns of: another is not their first."""
         self.pool: Any = None

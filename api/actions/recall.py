@@ -72,7 +72,8 @@ async def look_up(caller: Caller, conversation_id: UUID, wanted: RecallIn, origi
     services, tenant_id = caller.services, caller.tenant_id
     by = {"query": _by_query, "ref": by_ref, "pattern": _by_pattern}[asked.kind]
     try:
-        recalled = await by(services, tenant_id, conversation_id, wanted)
+        async with services.search_slots.acquire(tenant_id):
+            recalled = await by(services, tenant_id, conversation_id, wanted)
     except ProblemError:
         services.metrics.recalled(asked.kind, "refused")
         raise

@@ -73,7 +73,8 @@ async def recall_of_user(caller: Caller, user_ref: str, wanted: UserRecallIn) ->
         raise invalid("An offset goes with the ref of one message or block.", "/offset")
     by: Callable[..., Any] = {"query": _by_query, "ref": _by_place, "pattern": _by_pattern}[kind]
     try:
-        recalled: _RecalledOfUser = await by(caller, user_ref, wanted)
+        async with caller.services.search_slots.acquire(caller.tenant_id):
+            recalled: _RecalledOfUser = await by(caller, user_ref, wanted)
     except ProblemError:
         caller.services.metrics.recalled(kind, "refused")
         raise

@@ -1,0 +1,46 @@
+"""Search slots: one tenant's searches wait for each other and for nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest
+
+from api.background.search_slots import SearchSlots
+from api.http.problems import ProblemError
+
+TENANT, OTHER = uuid4(), uuid4()
+
+
+def test_a_tenant_waits_for_its_own_searches_alone() -> None:
+    async def run() -> None:
+        slots = SearchSlots(at_once=2)
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                await stack.enter_async_context(slots.acquire(TENANT))
+            third = asyncio.create_task(stack.enter_async_context(slots.acquire(TENANT)))
+            async with slots.acquire(OTHER):
+                pass
+            assert not third.done()
+            third.cancel()
+            await asyncio.gather(third, return_exceptions=True)
+        async with slots.acquire(TENANT), slots.acquire(TENANT):
+            pass
+
+    asyncio.run(run())
+
+
+def test_a_search_that_waits_too_long_is_answered_429_and_leaves_no_slot_taken() -> None:
+    async def run() -> None:
+        slots = SearchSlots(at_once=1, wait_seconds=0.01)
+        async with slots.acquire(TENANT):
+            with pytest.raises(ProblemError) as refused:
+                await AsyncExitStack().enter_async_context(slots.acquire(TENANT))
+        assert (refused.value.status, refused.value.code) == (429, "rate_limited")
+        assert "retry-after" in refused.value.headers
+        async with slots.acquire(TENANT):
+            pass
+
+    asyncio.run(run())
