@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from compaction.media.limits import limits_for_model
 from compaction.policy import MINIMUM_CONTEXT_WINDOW, Policy, PolicyError, merge
 from compaction.presets import LARGEST_CONTEXT_WINDOW
 from compaction.windows import window_of, window_warning
@@ -30,7 +31,7 @@ def in_force(*layers: Mapping[str, Any], model: str | None = None) -> InForce:
     Each layer was checked against those below it when it was written, and those may have changed since. Where a layer
     contradicts what is below it now, or has a key that is not known (another version of the service may have written
     it), its other keys are in force and that one is not. What a run has recorded is read as a single layer.
-    The window is that of `model`, if it is known and no layer sets `model_context_tokens`.
+    The window is that of `model`, if it is known and no layer sets `model_context_tokens`; so are the limits on media.
     """
     try:
         policy = merge(*layers)
@@ -45,6 +46,8 @@ def in_force(*layers: Mapping[str, Any], model: str | None = None) -> InForce:
         held = min(max(window, MINIMUM_CONTEXT_WINDOW), LARGEST_CONTEXT_WINDOW)
         if held != policy.model_context_tokens:
             policy = replace(policy, model_context_tokens=held)
+    if model is not None and (unset := {k: v for k, v in limits_for_model(model).items() if k not in overrides}):
+        policy = replace(policy, **unset)
     return InForce(policy, overrides, ignored)
 
 

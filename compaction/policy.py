@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Characters = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 TagName = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.:-]{0,99}\Z")]
@@ -79,6 +80,17 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     max_context_bytes: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 737_280
     """Bytes of serialized messages that the trim cuts down to; base64 counts as the tokens that it stands for, or one
     byte in 43 if that is more (K6)."""
+    max_context_images: Count = 100
+    """Images of a context, 0 = no limit; the oldest more become a text that names them. Where nobody sets it, the limit
+    of the conversation's `model`, as the next four."""
+    max_context_image_side: Count = 2_000
+    """Pixels of an image's longer side in a context of more than 20 images; 0 = no limit."""
+    max_context_documents: Count = 0
+    """Documents of a context that are files; 0 = no limit."""
+    max_context_document_pages: Count = 100
+    """Pages of all documents of a context, 0 = no limit. Images and pages together may be the larger of both limits."""
+    max_context_media_bytes: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 30_000_000
+    """Bytes of base64 in a context; 0 = no limit."""
     total_token_budget: Annotated[int, Meta(ge=1_000, le=100_000_000)] = 128_000
     """Tokens for the whole payload, all layers and the reserved output (P1)."""
     reserved_output_tokens: Tokens = 4_096

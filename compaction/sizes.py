@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from compaction.tokens import CHARS_PER_TOKEN, DOCUMENT_TOKENS, IMAGE_TOKENS
+from compaction.media.files import CHARS_PER_TOKEN, media_facts
 
 REQUEST_SHARE: Final = 43
 """Bytes of base64 that count as one: a request of the Messages API may have 32 MB, which is 43 times the default of
 `max_context_bytes`."""
-_LEAST: Final = {"image": IMAGE_TOKENS * CHARS_PER_TOKEN, "document": DOCUMENT_TOKENS * CHARS_PER_TOKEN}
 
 
 def uncounted_bytes(content: Any) -> int:
@@ -31,12 +30,12 @@ def uncounted_bytes(content: Any) -> int:
             if isinstance(inner := block.get("content"), list):
                 total += uncounted_bytes(inner)
             if isinstance(source := block.get("source"), dict):
-                total += _uncounted(block.get("type"), source)
+                total += _uncounted(block, source)
     return total
 
 
-def _uncounted(kind: Any, source: dict[str, Any]) -> int:
+def _uncounted(block: dict[str, Any], source: dict[str, Any]) -> int:
     data = source.get("data")
-    if source.get("type") == "base64" and isinstance(data, str) and (least := _LEAST.get(str(kind))):
-        return max(0, len(data) - max(least, len(data) // REQUEST_SHARE))
+    if source.get("type") == "base64" and isinstance(data, str) and (facts := media_facts(block)) is not None:
+        return max(0, len(data) - max(facts.tokens * CHARS_PER_TOKEN, len(data) // REQUEST_SHARE))
     return uncounted_bytes(source.get("content"))

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from compaction.media.files import media_facts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CHARS_PER_TOKEN: Final = 4
 """Characters of English a token (requirement S1)."""
-IMAGE_TOKENS: Final = 1_600
-"""Tokens of an image at the largest size the API keeps, width x height / 750 (API documentation, vision)."""
-DOCUMENT_TOKENS: Final = 4_000
-"""Tokens of a PDF or a file whose length is not known; its base64 says nothing about it."""
 MOST_TOKENS: Final = 100_000_000
 """Tokens of one content at most: hundreds of times what a request has room for, and far from where an integer ends."""
 
@@ -24,7 +22,7 @@ _DENSE: Final = re.compile(
     "\U00016fe0-\U00018fff\U0001b000-\U0001b2ff\U0001f000-\U0001faff\U00020000-\U0003ffff]"
 )
 """Scripts and symbols in which a character is about a token of its own."""
-_UNSIZED: Final = {"image": IMAGE_TOKENS, "document": DOCUMENT_TOKENS, "container_upload": DOCUMENT_TOKENS}
+_MEDIA: Final = frozenset({"image", "document", "container_upload"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -53,14 +51,15 @@ def block_weight(block: Mapping[str, Any]) -> int:  # noqa: PLR0911 - one return
             return text_weight(_string(block.get("thinking")))
         case "compaction" if isinstance(block.get("content"), str):
             return text_weight(_string(block.get("content")))
-        case "document":
-            return _document_weight(block)
+        case "document" if (weight := _text_of_document(block)) is not None:
+            return weight
         case "instruction":
             return text_weight(_string(block.get("text")))
         case "opaque" if isinstance(size := block.get("size"), int):
             return min(max(0, size), MOST_TOKENS * CHARS_PER_TOKEN)
-        case str(kind) if kind in _UNSIZED:
-            return _UNSIZED[kind] * CHARS_PER_TOKEN
+        case str(kind) if kind in _MEDIA:
+            facts = media_facts(block)
+            return 0 if facts is None else facts.tokens * CHARS_PER_TOKEN
         case _:
             return _json_weight(block)
 
@@ -88,13 +87,14 @@ def _json_weight(value: Any) -> int:
     return len(encoded) if encoded.isascii() else text_weight(encoded.decode())
 
 
-def _document_weight(block: Mapping[str, Any]) -> int:
+def _text_of_document(block: Mapping[str, Any]) -> int | None:
+    """Return the weight of a document that is text, None for a file."""
     source = block.get("source")
     if isinstance(source, dict) and source.get("type") == "text":
         return text_weight(_string(source.get("data")))
     if isinstance(source, dict) and source.get("type") == "content":
         return content_weight(source.get("content", ""))
-    return DOCUMENT_TOKENS * CHARS_PER_TOKEN
+    return None
 
 
 def _string(value: Any) -> str:

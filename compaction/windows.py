@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from compaction.policy import MINIMUM_CONTEXT_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_Entry = TypeVar("_Entry")
 
 LOW_CONTEXT_WINDOW: Final = 32_000
 """Tokens. A smaller window works, but leaves little besides a system prompt and tools (requirement O5)."""
@@ -165,6 +167,14 @@ def longest_answer_of(model: str | None, default: int) -> int:
 
 
 def _of(model: str | None, table: Mapping[str, int], default: int) -> int:
+    return find_by_model(model, table) or default
+
+
+def find_by_model(model: str | None, table: Mapping[str, _Entry]) -> _Entry | None:
+    """Return the entry of `table` whose name begins that of `model`, the longest that fits; None for none.
+
+    Names are understood as `window_of` tells.
+    """
     name = (model or "").strip().lower()
     at = name.find("claude")
     name = name[at:] if at >= 0 else _PREFIXES.sub("", name.rpartition("/")[2])
@@ -172,9 +182,9 @@ def _of(model: str | None, table: Mapping[str, int], default: int) -> int:
     # Dropping one part of the name after the other finds the longest entry first.
     parts = re.split(r"[-@:_/]", name)
     for count in range(len(parts), 0, -1):
-        if tokens := table.get("-".join(parts[:count])):
-            return tokens
-    return default
+        if (entry := table.get("-".join(parts[:count]))) is not None:
+            return entry
+    return None
 
 
 def window_warning(tokens: int) -> str | None:

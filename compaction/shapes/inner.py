@@ -13,8 +13,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from compaction.media.files import DOCUMENT_TOKENS, IMAGE_TOKENS
 from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, blocks, call_id, tool_name
-from compaction.tokens import CHARS_PER_TOKEN, DOCUMENT_TOKENS, IMAGE_TOKENS, json_text
+from compaction.tokens import CHARS_PER_TOKEN, json_text
 
 Part = dict[str, Any]
 Path = tuple[str | int, ...]

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.media.files import media_facts
 from compaction.messages import blocks
 from compaction.private_fields import without_fields, without_keys
 from compaction.summary.frames import one_line, title, visible
@@ -55,7 +56,7 @@ def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> Shown:
     """Return a block that is neither text, nor thinking, nor a call, nor a result; `fields` are left out of it."""
     match block.get("type"):
         case "image":
-            return Shown(f"image{_described(block)}{_origin(block.get('source'))}")
+            return Shown(f"{media_note(block)}, not shown")
         case "document":
             return _document(block, fields)
         case "search_result":
@@ -65,6 +66,8 @@ def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> Shown:
             return Shown(f"file in the container{_described(block)}{_file(block)}")
         case "compaction":
             return Shown("earlier summary made by the API", visible(_string(block.get("content"))))
+        case "opaque" if media_facts(block) is not None:
+            return Shown(f"{media_note(block)}, not shown")
         case "opaque":
             return Shown(f"{one_line(block.get('of'))}, untrusted", visible(_string(block.get("text"))))
         case "tool_reference":
@@ -73,6 +76,32 @@ def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> Shown:
             name = one_line(kind) if isinstance(kind, str) else "block"
             where = _at(block.get("url")) or _at(block.get("uri"))
             return Shown(f"{name}{_described(block)}{where}{_file(block)}, {_size(len(json_text(block)))}, not shown")
+
+
+def media_note(block: Mapping[str, Any]) -> str:
+    """Return what is known of an image, a document or another file, as one line: kind, name, type, size, origin.
+
+    For example `image, image/png, 1,200 x 800 px, about 30 KB` or `document "offer.pdf", application/pdf, 12 pages`.
+    """
+    source = block.get("source")
+    source = source if isinstance(source, Mapping) else {}
+    facts = media_facts(block)
+    kind = "file in the container" if block.get("type") == "container_upload" else str(block.get("of") or block["type"])
+    parts = [f"{one_line(kind)}{_described(block)}{_at(source.get('url'))}{_file(source)}{_file(block)}"]
+    if block.get("type") == "opaque" and (said := _string(block.get("text"))).strip():
+        parts[0] += f" {title(said)}"
+    if isinstance(media_type := source.get("media_type") or (facts and facts.media_type), str) and media_type:
+        parts.append(one_line(media_type))
+    if facts is not None:
+        if facts.size is not None:
+            parts.append(f"{facts.size.width:,} x {facts.size.height:,} px")
+        if facts.bytes and facts.pages and facts.are_pages_known:
+            parts.append(f"{facts.pages:,} page{'s' if facts.pages > 1 else ''}")
+        if facts.seconds:
+            parts.append(f"{round(facts.seconds):,} s")
+        if facts.bytes:
+            parts.append(_size(facts.bytes))
+    return ", ".join(parts)
 
 
 def citations(block: Mapping[str, Any]) -> list[str]:
@@ -147,28 +176,21 @@ def _document(block: Mapping[str, Any], fields: Collection[str]) -> Shown:
         text = without_fields(visible(_string(source.get("data"))), fields)
     elif isinstance(source, Mapping) and source.get("type") == "content":
         text = result_text(source.get("content"), fields)
-    note = f"document{_described(block)}{_origin(source)}"
-    return Shown(f"{note}, untrusted" if text else note, "\n".join(part for part in (context, text) if part))
+    return Shown(_document_note(block, source), "\n".join(part for part in (context, text) if part))
 
 
-def _origin(source: Any) -> str:  # noqa: PLR0911 - one return for each kind of source
-    """Return where an image or a document comes from, and how large it is if that is known."""
-    if not isinstance(source, Mapping):
-        return ", not shown"
-    media = f", {one_line(source['media_type'])}" if isinstance(source.get("media_type"), str) else ""
-    match source.get("type"):
-        case "base64":
-            return f"{media}, {_size(len(_string(source.get('data'))) * 3 // 4)}, not shown"
-        case "text":
-            return f"{media}, {len(_string(source.get('data'))):,} characters"
-        case "content":
-            return f", {len(result_text(source.get('content'))):,} characters"
-        case "url":
-            return f"{media}{_at(source.get('url'))}, not shown"
-        case "file":
-            return f"{media}{_file(source)}, not shown"
-        case _:
-            return f"{media}, not shown"
+def _document_note(block: Mapping[str, Any], source: Any) -> str:
+    """Return what a document is; one that is text has characters instead of pages."""
+    if not isinstance(source, Mapping) or source.get("type") not in {"text", "content"}:
+        return f"{media_note(block)}, not shown"
+    if source["type"] == "content":
+        text = result_text(source.get("content"))
+        note = f"document{_described(block)}, {len(text):,} characters"
+    else:
+        text = _string(source.get("data"))
+        media = f", {one_line(source['media_type'])}" if isinstance(source.get("media_type"), str) else ""
+        note = f"document{_described(block)}{media}, {len(text):,} characters"
+    return f"{note}, untrusted" if text else note
 
 
 def _described(block: Mapping[str, Any]) -> str:

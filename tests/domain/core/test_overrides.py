@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.media.limits import limits_for_model
 from compaction.overrides import in_force, policy_warnings
 from compaction.policy import FIELDS, Policy, merge
 from tests.support.strategies import policies
@@ -30,7 +31,8 @@ def test_layers_that_agree_are_all_in_force(below: dict[str, Any], own: dict[str
 def test_whatever_the_layers_there_is_a_policy(layers: list[dict[str, Any]], model: str | None) -> None:
     policy, overrides, ignored = in_force(*layers, model=model)
     held = merge(overrides)
-    assert merge({**overrides, "model_context_tokens": policy.model_context_tokens}) == policy
+    of_model = {**limits_for_model(model), "model_context_tokens": policy.model_context_tokens}
+    assert merge({**of_model, **overrides}) == policy
     assert policy.model_context_tokens == held.model_context_tokens or "model_context_tokens" not in overrides
     given_keys = [key for layer in layers for key in layer]
     assert len(ignored) + len(overrides) <= len(given_keys)
@@ -61,7 +63,9 @@ def test_a_conversation_that_sets_both_sides_is_nobodys_contradiction() -> None:
 
 @pytest.mark.requirement("O5", "P3")
 def test_the_window_is_the_models_unless_somebody_states_it_and_the_budget_is_nobodys_but_the_users_O5_P3() -> None:
-    assert in_force(model="claude-opus-4-6").policy == Policy(model_context_tokens=1_000_000)
+    assert in_force(model="claude-opus-4-6").policy == Policy(
+        model_context_tokens=1_000_000, max_context_images=600, max_context_document_pages=600
+    )
     assert in_force(model="claude-2.0").policy == Policy(model_context_tokens=100_000)
     assert in_force(model="nobody-knows").policy == in_force(model=None).policy == Policy()
     stated = {"model_context_tokens": 64_000}

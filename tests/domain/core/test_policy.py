@@ -56,6 +56,11 @@ DEFAULTS = {
     "unsupported_claims": "mark",
     "swap": "when_it_pays",
     "prompt_cache_seconds": 300,
+    "max_context_images": 100,
+    "max_context_image_side": 2_000,
+    "max_context_documents": 0,
+    "max_context_document_pages": 100,
+    "max_context_media_bytes": 30_000_000,
 }
 PATTERNS = st.lists(st.sampled_from(["look", "web_*", "a?c"]), max_size=3).map(tuple)
 LATER = st.fixed_dictionaries(
@@ -80,6 +85,11 @@ LATER = st.fixed_dictionaries(
         "swap": st.sampled_from(["at_once", "when_it_pays"]),
         "prompt_cache_seconds": st.integers(0, 604_800),
         "summarizer_model": st.sampled_from(["", "gpt-6-luna", "ours"]),
+        "max_context_images": st.integers(0, 1_000),
+        "max_context_image_side": st.integers(0, 10_000),
+        "max_context_documents": st.integers(0, 100),
+        "max_context_document_pages": st.integers(0, 1_000),
+        "max_context_media_bytes": st.integers(0, 50_000_000),
     },
 )
 

@@ -7,15 +7,8 @@ import math
 import pytest
 from hypothesis import given
 
-from compaction.tokens import (
-    DOCUMENT_TOKENS,
-    IMAGE_TOKENS,
-    MOST_TOKENS,
-    block_weight,
-    content_tokens,
-    json_text,
-    text_weight,
-)
+from compaction.media.files import DOCUMENT_TOKENS, IMAGE_TOKENS
+from compaction.tokens import MOST_TOKENS, block_weight, content_tokens, json_text, text_weight
 from tests.support.blocks import image_block, text_block, unknown_block
 from tests.support.strategies import valid_conversations
 
@@ -43,7 +36,7 @@ def test_a_result_costs_the_text_inside_it() -> None:
     assert block_weight({"type": "tool_result", "tool_use_id": "a"}) == 0
 
 
-def test_pictures_and_files_cost_a_fixed_figure_never_their_base64() -> None:
+def test_pictures_cost_their_pixels_and_files_of_no_pages_a_fixed_figure_never_their_base64() -> None:
     result = {"type": "tool_result", "tool_use_id": "a", "content": [image_block()]}
     pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "A" * 90_000}}
     assert content_tokens([image_block()]) == content_tokens([result]) == IMAGE_TOKENS

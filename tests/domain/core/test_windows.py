@@ -153,6 +153,11 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
     assert numbers == {key: getattr(Policy(), key) for key in numbers}
     # What is a share of the window already, counts messages, or is nobody's to guess, is left to whoever set it.
     assert set(FIELDS) - set(numbers) == {
+        "max_context_images",
+        "max_context_image_side",
+        "max_context_documents",
+        "max_context_document_pages",
+        "max_context_media_bytes",
         "compaction_enabled",
         "protected_tail_messages",
         "tool_preview_head_chars",

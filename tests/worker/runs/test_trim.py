@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.media.files import DOCUMENT_TOKENS, IMAGE_TOKENS
 from compaction.policy import Policy, merge
 from compaction.sizes import REQUEST_SHARE, uncounted_bytes
 from compaction.steps import snapshot
 from compaction.steps.ladder import Load, decide, trim_is_due
-from compaction.tokens import DOCUMENT_TOKENS, IMAGE_TOKENS
 from compaction.view import ViewMessage
 from runtime import ids
 from tests.support.messages_api import problems
