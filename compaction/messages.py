@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.text.malformed import MEDIA, read_arguments, repair_media, tool_name
 from compaction.tokens import content_tokens, json_text
 
 if TYPE_CHECKING:
@@ -34,15 +36,13 @@ _MAPPING: Final = (dict, Mapping)
 """`Mapping` alone would do; a dict is found five times faster so."""
 _RESULT: Final = ("tool_result",)
 _IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9_-]{1,512}\Z")
-_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _SUMMARY_FIELDS: Final = frozenset(
     {"type", "content", "signature", "encrypted_content", "tool_changes", "cache_control"}
 )
-_MEDIA: Final = frozenset({"image", "document"})
 _ASSISTANT_ONLY: Final = THINKING | CALLS
 _ASKS_NOTHING: Final = frozenset({"tool_result", INSTRUCTION})
-_USER_ONLY: Final = _MEDIA | {"tool_result"}
+_USER_ONLY: Final = MEDIA | {"tool_result"}
 
 
 def blocks(content: Any) -> list[Block]:
@@ -199,7 +199,7 @@ def acceptable(role: str, block: Any) -> dict[str, Any] | None:
         return None
     if kind == "tool_use":
         return block if is_call(block) else _acceptable_call(block)
-    return block if _is_whole(block) else None
+    return repair_media(block) if _is_whole(block) else None
 
 
 def _is_said(block: Block) -> bool:
@@ -218,7 +218,7 @@ def _is_whole(block: Block) -> bool:
             return isinstance(block.get("data"), str)
         case kind if kind in CALLS:
             return is_call(block)
-        case kind if kind in _MEDIA:
+        case kind if kind in MEDIA:
             return isinstance(block.get("source"), Mapping)
         case kind:
             return kind != "compaction" or _is_summary(block)
@@ -235,15 +235,17 @@ def _is_summary(block: Block) -> bool:
 
 
 def _acceptable_call(block: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a call with an id and a name that the Messages API takes, where it has others; None for what is none."""
-    identifier, name = block.get("id"), block.get("name")
-    if not (isinstance(identifier, str) and identifier and isinstance(name, str) and name):
+    """Return a call with an id, a name and arguments that the Messages API takes; None for one without an id."""
+    identifier = block.get("id")
+    if not (isinstance(identifier, str) and identifier):
         return None
-    return (
-        {**block, "id": call_id(identifier), "name": tool_name(name)}
-        if isinstance(block.get("input"), _MAPPING)
-        else None
-    )
+    given = block.get("input")
+    return {
+        **block,
+        "id": call_id(identifier),
+        "name": tool_name(block.get("name")),
+        "input": given if isinstance(given, _MAPPING) else read_arguments(given),
+    }
 
 
 def call_id(identifier: str, most: int = 512) -> str:
@@ -251,11 +253,6 @@ def call_id(identifier: str, most: int = 512) -> str:
     if _IDENTIFIER.match(identifier) and len(identifier) <= most:
         return identifier
     return f"call_{hashlib.sha256(identifier.encode()).hexdigest()[:32]}"
-
-
-def tool_name(name: str) -> str:
-    """Return a tool's name as the Messages API takes one."""
-    return _NOT_IN_A_NAME.sub("_", name)[:128] or "tool"
 
 
 def _acceptable_result(block: dict[str, Any]) -> dict[str, Any] | None:
@@ -271,7 +268,9 @@ def _acceptable_result(block: dict[str, Any]) -> dict[str, Any] | None:
         return {**block, "content": "" if inner is None else json_text(inner)}
     # The API takes only text in an error.
     kept = [part for part in inner if _is_result_part(part) and not (block.get("is_error") and part["type"] != "text")]
-    return block if len(kept) == len(inner) else {**block, "content": kept}
+    parts = [repair_media(part) for part in kept]
+    is_same = len(parts) == len(inner) and all(map(operator.is_, parts, inner))
+    return block if is_same else {**block, "content": parts}
 
 
 def _is_result_part(part: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import ITEM, SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
 from compaction.soundness import is_sound
+from compaction.text.malformed import repair_media
 from compaction.tokens import json_text
 from compaction.view import MARKER, OPENING, OUT_OF_PLACE, View, ViewMessage, signed_summary
 
@@ -36,34 +37,46 @@ class Repairs:
     moved_results: int = 0
     missing_results: int = 0
     renamed_calls: int = 0
+    repaired_arguments: int = 0
+    repaired_media: int = 0
     dropped_blocks: int = 0
     stale_thinking: int = 0
     last_thinking: int = 0
     stood_in: bool = False
     opened: bool = False
 
+    def count(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Count what was repaired inside a block."""
+        match before["type"]:
+            case "tool_use":
+                self.repaired_arguments += before.get("input") is not after["input"]
+                self.renamed_calls += (before.get("id"), before.get("name")) != (after["id"], after["name"])
+            case "image" | "document":
+                self.repaired_media += 1
+            case "tool_result" if isinstance(inner := before.get("content"), list):
+                self.repaired_media += sum(isinstance(part, dict) and repair_media(part) is not part for part in inner)
+
     def warnings(self) -> list[str]:
         """Return what was mended, in plain words."""
-        warnings: list[str] = []
-        if self.moved_results:
-            warnings.append(f"{self.moved_results} tool result(s) were stored out of place and moved to their call")
-        if self.missing_results:
-            warnings.append(f"{self.missing_results} tool call(s) had no result stored and got an error result")
-        if self.renamed_calls:
-            warnings.append(
-                f"{self.renamed_calls} tool call(s) have an id or a name that the API refuses and got another"
-            )
-        if self.dropped_blocks:
-            warnings.append(f"{self.dropped_blocks} empty or orphaned block(s) are left out")
-        if self.stale_thinking:
-            warnings.append(f"{self.stale_thinking} block(s) of thinking from before a late tool result are left out")
-        if self.last_thinking:
-            warnings.append(f"{self.last_thinking} block(s) of thinking that nothing was said after are left out")
+        counted = [f"{count} {text}" for name, text in _WARNINGS if (count := getattr(self, name))]
         if self.stood_in:
-            warnings.append("the newest message has no place where it was sent; a text stands for it")
+            counted.append("the newest message has no place where it was sent; a text stands for it")
         if self.opened:
-            warnings.append("the conversation begins with the assistant; an opening user message was put before it")
-        return warnings
+            counted.append("the conversation begins with the assistant; an opening user message was put before it")
+        return counted
+
+
+_WARNINGS: Final = (
+    ("moved_results", "tool result(s) were stored out of place and moved to their call"),
+    ("missing_results", "tool call(s) had no result stored and got an error result"),
+    ("renamed_calls", "tool call(s) have an id or a name that the API refuses and got another"),
+    ("repaired_arguments", "tool call(s) have arguments that are no JSON object and are served as one"),
+    ("repaired_media", "image(s) or file(s) have no data, or a wrong media type, and are served repaired"),
+    ("dropped_blocks", "empty or orphaned block(s) are left out"),
+    ("stale_thinking", "block(s) of thinking from before a late tool result are left out"),
+    ("last_thinking", "block(s) of thinking that nothing was said after are left out"),
+)
+"""Counters of repairs and what a warning says of each, in this order."""
 
 
 @dataclass(slots=True)
@@ -210,7 +223,8 @@ def _clean(message: ViewMessage, repairs: Repairs) -> _Draft:
             repairs.dropped_blocks += 1
         else:
             parts.append(kept)
-            repairs.renamed_calls += kept is not block and kept["type"] == "tool_use"
+            if kept is not block:
+                repairs.count(block, kept)
         changed = changed or kept is not block
     return _Draft(message, parts, changed)
 

@@ -216,7 +216,13 @@ class PassedRequest:
             self._prepared = PreparedRequest(b"", prepared.outcome, without_text(prepared.learned))
             with suppress(BusyError):
                 self._hold.take(self._prepared.size)
-        ours = said(prepared.conversation, prepared.outcome, prepared.saved_tokens, prepared.rules)
+        ours = said(
+            prepared.conversation,
+            prepared.outcome,
+            prepared.saved_tokens,
+            prepared.rules,
+            repaired=prepared.repaired,
+        )
         return [*headers, *ours, self._named_request()]
 
     def _named_request(self) -> tuple[bytes, bytes]:

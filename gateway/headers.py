@@ -17,6 +17,7 @@ BYPASS: Final = b"x-palimpsest-bypass"
 OUTCOME: Final = b"x-palimpsest-outcome"
 SAVED: Final = b"x-palimpsest-saved-tokens"
 RULES: Final = b"x-palimpsest-rules"
+REPAIRED: Final = b"x-palimpsest-repaired"
 REQUEST: Final = b"x-palimpsest-request"
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 """Where clients of the providers have their key."""
@@ -71,11 +72,16 @@ def incoming(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name not in dropped and not name.startswith(OURS)]
 
 
-def said(conversation: str | None, outcome: str, saved_tokens: int, rules: str = "") -> Headers:
-    """Return what the gateway says of a request; `rules` is the hash over those in it, "" where it is not known."""
+def said(conversation: str | None, outcome: str, saved_tokens: int, rules: str = "", *, repaired: int = 0) -> Headers:
+    """Return what the gateway says of a request; `rules` is the hash over those in it, "" where it is not known.
+
+    `repaired` is how many malformed rows of the client's went on repaired.
+    """
     own = [(OUTCOME, outcome.encode()), (SAVED, b"%d" % saved_tokens)]
     if rules:
         own.append((RULES, rules.encode()))
+    if repaired:
+        own.append((REPAIRED, b"%d" % repaired))
     return [(CONVERSATION, conversation.encode()), *own] if conversation else own
 
 

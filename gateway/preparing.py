@@ -58,6 +58,8 @@ class PreparedRequest(NamedTuple):
     """The whole of it, for a second try with less."""
     as_it_came: bytes | None = None
     """The body before the recall tool was declared in it; None where it is not."""
+    repaired: int = 0
+    """Malformed rows of the client's that went on repaired."""
 
     @property
     def conversation(self) -> str | None:
@@ -99,11 +101,12 @@ async def prepare(
         return PreparedRequest(await _increment(services, caller, door, body), "unchanged")
     history, links, body = read
     if caller is None:
-        return PreparedRequest(body, "failed_open")
+        return PreparedRequest(body, "failed_open", repaired=len(history.malformed))
     try:
-        return await _in_place(services, caller, headers, body, history, links)
+        prepared = await _in_place(services, caller, headers, body, history, links)
     except AwayError:
-        return PreparedRequest(body, "failed_open")
+        prepared = PreparedRequest(body, "failed_open")
+    return prepared._replace(repaired=len(history.malformed))
 
 
 async def _increment(services: GatewayServices, caller: Caller | None, door: Door, body: bytes) -> bytes:
@@ -125,7 +128,7 @@ async def _increment_of(services: GatewayServices, caller: Caller, body: bytes, 
 def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes], bytes] | None:
     """Return the history in a body, what stands for each of its beginnings, and the body as a provider may have it."""
     if (known := services.seen.known(door.shape, body)) is not None:
-        return *known, body
+        return _with_repairs(services, *known, body)
     history = read_history(door.shape, body)
     if history is None:
         return None
@@ -133,7 +136,7 @@ def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHis
     try:
         if has_own:
             history = history._replace(rows=without_thoughts(history.rows))
-        links = services.seen.links(history.rows)
+        links = services.seen.links(door.shape, history.rows)
     except UNREADABLE:
         refuse_unreadable(body)
         return None
@@ -141,6 +144,18 @@ def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHis
         body = history.with_rows(history.rows)
     else:
         services.seen.remember(body, history, links)
+    return _with_repairs(services, history, links, body)
+
+
+def _with_repairs(
+    services: GatewayServices, history: ResentHistory, links: list[bytes], body: bytes
+) -> tuple[ResentHistory, list[bytes], bytes]:
+    """Return a history that knows its malformed rows, and the body with these repaired; the original is stored."""
+    malformed = services.seen.malformed(history.rows)
+    if malformed:
+        history = history._replace(malformed=malformed)
+        body = history.with_rows(history.repaired().rows)
+        log.info("gateway.rows_repaired", count=len(malformed), shape=history.shape)
     return history, links, body
 
 
@@ -209,10 +224,10 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
     if prepared.learned is None:
         return prepared
     learned = prepared.learned._replace(place=place, first=place.keyed)
-    whole = history
+    sendable = whole = history.repaired()
     try:
         if place.recalls:
-            whole = history._replace(rows=put_back(history.shape, history.rows, place.recalls, place.removed))
+            whole = sendable._replace(rows=put_back(history.shape, sendable.rows, place.recalls, place.removed))
         size = 0
         if place.head is not None:
             size = len(prepared.body)
@@ -226,7 +241,7 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
         body = prepared.body
         if place.recalls and not all(whole.rows):
             # What the head stands for was not read: the client's own rows are a history too.
-            whole = history
+            whole = sendable
         if prepared.as_it_came is not None or place.recalls:
             body = whole.with_rows(whole.rows)
         return prepared._replace(body=body, learned=learned, history=history)

@@ -23,6 +23,7 @@ from compaction.messages import (
 )
 from compaction.policy import Policy
 from compaction.shapes import codecs
+from compaction.shapes.acceptance import is_accepted
 from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import TokenUsage, UsageError, read_usage
 from compaction.shorten.inline_tags import hidden_tokens
@@ -147,6 +148,8 @@ def _of_other_shape(
 ) -> Turn:
     decoded = [_decoded(turn, message, f"/messages/{index}", limits) for index, message in enumerate(value["messages"])]
     facts = _bounded(codecs.facts_of(decoded))
+    if facts.sound and not all(is_accepted(turn.shape, message) for message in value["messages"]):
+        facts = facts._replace(sound=False)
     counted = _counted(turn, value.get("usage"))
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     hidden = [hidden_tokens(message.role, message.content, tags, limit) for message in decoded] if tags else []

@@ -15,7 +15,9 @@ from cli.client.types import UNCOMPACTED
 from compaction.messages import find_inner_block, message_facts, turn_facts
 from compaction.policy import FIELDS, PolicyError, merge
 from compaction.shapes import codecs
+from compaction.shapes.acceptance import is_accepted
 from compaction.shapes.inner import Decoded, ShapeError
+from compaction.text.malformed import is_json_object
 from compaction.tokens import json_text
 from store.archive.import_rows import read_row
 
@@ -219,24 +221,29 @@ class _Reader:
         if self._conversation is not None and row["seq"] >= self._conversation.get("next_seq", 0):
             raise self._error(f"seq {row['seq']} is beyond the conversation's end")
         decoded = Decoded(row["role"], msgspec.json.decode(row["content"]))
-        facts = self._facts_of(decoded._asdict())
-        if row.get("sent") is not None:
-            self._check_sent(row, decoded)
-        elif find_inner_block(decoded.content) is not None:
-            raise self._error(f"message {row['seq']} has a block of another API's shape, and `sent` is missing")
+        if row.get("sent") is None:
+            facts = self._facts_of(decoded._asdict())
+            if find_inner_block(decoded.content) is not None:
+                raise self._error(f"message {row['seq']} has a block of another API's shape, and `sent` is missing")
+        else:
+            is_served_as_sent = self._check_sent(row, decoded)
+            facts = message_facts(decoded.role, decoded.content)
+            facts = facts._replace(sound=facts.sound and is_served_as_sent)
         if row.get("superseded_at") is None:
             self._facts.append((row["seq"], facts))
 
-    def _check_sent(self, row: Row, stored: Decoded) -> None:
-        """Check what came in another shape: every step works on what it is, and it is served as it came."""
+    def _check_sent(self, row: Row, stored: Decoded) -> bool:
+        """Check what came in another shape: every step works on what it is. Return whether it is served as it came."""
         if row.get("shape") is None:
             raise self._error("sent: the shape is missing")
+        sent = msgspec.json.decode(row["sent"])
         try:
-            decoded = codecs.decode(row["shape"], msgspec.json.decode(row["sent"]))
+            decoded = codecs.decode(row["shape"], sent)
         except ShapeError as error:
             raise self._error(f"sent: {error.detail}") from None
-        if json_text(decoded) != json_text(stored):
+        if json_text(decoded) not in {json_text(stored), json_text(_with_text_arguments(stored))}:
             raise self._error(f"this is not message {row['seq']} as it was sent")
+        return is_accepted(row["shape"], sent)
 
     def _is_sound_after(self, seq: int) -> bool:
         """Tell whether the messages after `seq` need no repair, and go on from those that do."""
@@ -275,3 +282,18 @@ class _Reader:
 
     def _error(self, detail: str) -> ExportFileError:
         return ExportFileError(self.number, detail)
+
+
+def _with_text_arguments(stored: Decoded) -> Decoded:
+    """Return a message with malformed arguments as text; files of earlier releases have them under `arguments`."""
+    if isinstance(stored.content, str):
+        return stored
+    return stored._replace(content=[_with_text(block) for block in stored.content])
+
+
+def _with_text(block: dict[str, Any]) -> dict[str, Any]:
+    match block.get("input"):
+        case {"arguments": str(text), **others} if not others and not is_json_object(text):
+            return {**block, "input": text}
+        case _:
+            return block

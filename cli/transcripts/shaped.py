@@ -23,7 +23,7 @@ def sent_message(sent: msgspec.Raw, shape: Shape) -> Message:
     value = msgspec.json.decode(sent)
     if not isinstance(value, dict):
         raise ShapeError("an object is expected")
-    decoded = codecs.decode(shape, value)
+    decoded = codecs.served_message(value, shape, "").decoded
     return Message(decoded.role, msgspec.Raw(json_text(decoded.content).encode()), sent)
 
 

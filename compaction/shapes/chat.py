@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import INSTRUCTION, THINKING, blocks, call_id
 from compaction.shapes import inner
+from compaction.shapes.acceptance import NAME_CHARS
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING as REASONED
 from compaction.shapes.spoken import arguments_text, spoken, text_of_result, what_is
+from compaction.text.malformed import tool_name
 from compaction.tokens import json_text
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def decode(message: Mapping[str, Any], path: Path = ()) -> Decoded:
         if not identifier:
             raise ShapeError(f"`{name}` is not empty.", *path, name)
         given = message.get("content")
-        texts = _only_texts("" if given is None and role == "function" else given, (*path, "content"))
+        texts = _only_texts("" if given is None else given, (*path, "content"))
         content: Any = texts[0] if isinstance(given, str) or given is None else [*map(inner.words, filter(None, texts))]
         return Decoded("user", [inner.result(identifier if role == "tool" else FUNCTION + identifier, content)])
     raise ShapeError("Expected one of system, developer, user, assistant, tool, function.", *path, "role")
@@ -157,9 +159,10 @@ def _calls(message: Mapping[str, Any], path: Path) -> list[Part]:
 
 def _function(identifier: str, function: Mapping[str, Any], path: Path) -> Part:
     given = function.get("arguments")
-    if not isinstance(given, str):
+    if not isinstance(given, str | dict | None):
         raise ShapeError("Expected `arguments`: a string of JSON.", *path, "arguments")
-    return inner.call(identifier, field(function, "name", str, path), inner.arguments(given))
+    read = inner.arguments(given) if isinstance(given, str) else given
+    return inner.call(identifier, field(function, "name", str, path), read)
 
 
 def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tuple[list[Any], list[LeftOut]]:
@@ -309,7 +312,7 @@ class _Encoder:
         return {**rest, "tool_calls": wanted} if wanted else rest
 
     def _call(self, block: Block) -> dict[str, Any]:
-        function = {"name": str(block.get("name"))[:64], "arguments": arguments_text(block)}
+        function = {"name": tool_name(block.get("name"), NAME_CHARS), "arguments": arguments_text(block)}
         return {"id": self._id(str(block.get("id"))), "type": "function", "function": function}
 
 

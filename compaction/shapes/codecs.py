@@ -10,7 +10,9 @@ import msgspec
 
 from compaction.messages import MessageFacts, TurnFacts, blocks, message_facts, turn_facts
 from compaction.shapes import chat, messages, responses
+from compaction.shapes.acceptance import repair_message
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, Shape, ShapeError
+from compaction.tokens import json_text
 
 if TYPE_CHECKING:
     from compaction.view import ViewMessage
@@ -33,6 +35,8 @@ class Encoded(NamedTuple):
 
     messages: list[Any]
     left_out: list[LeftOut]
+    repaired: Sequence[int] = ()
+    """Seqs of messages that are served repaired, though no other warning says so."""
 
 
 def shape_of(given: Mapping[str, Any]) -> Shape | None:
@@ -90,9 +94,20 @@ def refuse_stored(turn: Mapping[str, Any]) -> None:
 
 
 def read_sent(text: str, shape: Shape) -> SentMessage:
-    """Return a stored message with what it is in the inner form."""
-    value = msgspec.json.decode(text)
-    return SentMessage(text, value, decode(shape, value))
+    """Return a stored message as it is served: as it was sent, or repaired if the API of its shape refuses that."""
+    return served_message(msgspec.json.decode(text), shape, text)
+
+
+def served_message(value: dict[str, Any], shape: Shape, text: str, *, declared: str = "") -> SentMessage:
+    """Return a message, of which `text` is the JSON text, as it is served; for `declared` see `repair_message`.
+
+    Raises ShapeError.
+    """
+    repaired = repair_message(shape, value, declared=declared)
+    if repaired is value:
+        return SentMessage(text, value, decode(shape, value))
+    decoded = decode(shape, repaired)
+    return SentMessage(json_text(repaired), repaired, decoded, is_repaired=decode(shape, value) == decoded)
 
 
 def facts_of(turn: Sequence[Decoded]) -> TurnFacts:

@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from compaction.media.files import DOCUMENT_TOKENS, IMAGE_TOKENS
-from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, blocks, call_id, tool_name
+from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, blocks, call_id
+from compaction.text.malformed import UNREAD_KEY, is_json_object, tool_name
 from compaction.tokens import CHARS_PER_TOKEN, json_text
 
 Part = dict[str, Any]
@@ -57,11 +58,16 @@ class LeftOut(NamedTuple):
 
 
 class SentMessage(NamedTuple):
-    """A stored message as it was sent: its JSON text, and what it is in the inner form."""
+    """A message as it is served in the shape it was sent in: its JSON text, and what it is in the inner form.
+
+    The text is that which came, unless the API of the shape refuses it.
+    """
 
     text: str
     value: Mapping[str, Any]
     decoded: Decoded
+    is_repaired: bool = False
+    """Whether it is served repaired although its inner form is as it was stored."""
 
 
 def raw(sent: SentMessage) -> msgspec.Raw:
@@ -113,17 +119,19 @@ def result(identifier: str, content: Any, item: str | None = None) -> Part:
     return block if item is None else {**block, ITEM: item}
 
 
-def arguments(text: str) -> Part:
-    """Return a call's arguments as an object; what is none stands in one as the text that it is."""
+def arguments(text: str) -> Part | str:
+    """Return a call's arguments as an object; text that is no JSON object stays text, which `acceptable` repairs.
+
+    An object that may be nested too deeply for other readers stands as text in an object.
+    """
     plain = text.count("{") + text.count("[") <= _MOST_BRACKETS and "\\u0000" not in text
-    if plain and text.strip():
-        try:
-            value = msgspec.json.decode(text)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            return value
-    return {"arguments": text} if text.strip() else {}
+    if not plain and is_json_object(text):
+        return {UNREAD_KEY: text}
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def image(url: str) -> Part:

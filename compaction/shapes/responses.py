@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compaction.messages import INSTRUCTION, ITEM, THINKING, blocks, call_id
 from compaction.shapes import inner
+from compaction.shapes.acceptance import NAME_CHARS
 from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING, arguments_text, spoken, text_of_result, what_is
+from compaction.text.malformed import tool_name
 from compaction.tokens import json_text
 
 if TYPE_CHECKING:
@@ -132,11 +134,15 @@ _PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
 def _call(kind: str, item: Mapping[str, Any], path: Path) -> Part:
     given = item.get(CALLS[kind])
     if kind == "function_call":
-        given = inner.arguments(field(item, "arguments", str, path))
+        if not isinstance(given, str | dict | None):
+            raise ShapeError("Expected `arguments`: a string of JSON.", *path, "arguments")
+        given = inner.arguments(given) if isinstance(given, str) else given
     elif isinstance(given, str):
         given = {"input": given}
     name = field(item, "name", str, path) if kind in {"function_call", "custom_tool_call"} else item.get("name") or kind
-    return inner.call(_identifier(kind, item, path), str(name), given if isinstance(given, dict) else {}, kind)
+    if kind != "function_call" and not isinstance(given, dict):
+        given = {}
+    return inner.call(_identifier(kind, item, path), str(name), given, kind)
 
 
 def _identifier(kind: str, item: Mapping[str, Any], path: Path) -> str:
@@ -155,7 +161,7 @@ def _output(kind: str, item: Mapping[str, Any], path: Path) -> Part:
     if kind == "mcp_approval_response":
         return inner.result(identifier, _APPROVED if item.get("approve") else "denied", kind)
     output = item.get("output")
-    if kind in {"function_call_output", "custom_tool_call_output"} and not isinstance(output, str | list):
+    if kind in {"function_call_output", "custom_tool_call_output"} and not isinstance(output, str | list | None):
         raise ShapeError("Expected a string or a list of content parts.", *path, "output")
     if kind == "shell_call_output":
         return inner.result(identifier, "\n".join(filter(None, _printed(output))), kind)
@@ -413,7 +419,7 @@ class _Encoder:
     def _call(self, block: Block) -> dict[str, Any]:
         identifier = str(block.get("id"))
         known, _ = self._called.get(identifier, (identifier, ""))
-        name = str(block.get("name"))
+        name = tool_name(block.get("name"), NAME_CHARS)
         return {"type": "function_call", "call_id": known, "name": name, "arguments": arguments_text(block)}
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _sent: Final = msgspec.json.Decoder(list[tuple[int, msgspec.Raw]]).decode
 KEYS: Final[Mapping[Shape, str]] = {"messages": "messages", "chat": "messages", "responses": "items"}
 """What the list is called in an answer."""
+REPAIRED: Final = "fields that the API of the shape refuses: names of tools, lists of no calls, content that is null"
 ASKED: Final = -2
 """Stands for the seq of a message that is not stored: the one that a request brings."""
 
@@ -34,7 +35,10 @@ def in_shape(view: View, shape: Shape, sent: str | None, asked: SentMessage | No
     every: dict[int, SentMessage] = {} if asked is None else {ASKED: asked}
     if shape != "messages":
         every |= {seq: codecs.read_sent(bytes(message).decode(), shape) for seq, message in _sent(sent or "[]")}
-    return codecs.encode(shape, view, every)
+    encoded = codecs.encode(shape, view, every)
+    shown = {message.seq for message in view}
+    repaired = sorted(seq for seq, each in every.items() if each.is_repaired and seq in shown)
+    return encoded._replace(repaired=repaired) if repaired else encoded
 
 
 def as_messages(view: View, *, in_pieces: bool) -> list[Any]:
@@ -43,8 +47,14 @@ def as_messages(view: View, *, in_pieces: bool) -> list[Any]:
 
 
 def warnings_of(encoded: Encoded) -> list[dict[str, Any]]:
-    """Return what an answer says of what could not be carried over."""
-    return [{"code": "left_out", "seqs": list(left.seqs), "what": left.what} for left in encoded.left_out]
+    """Return what an answer says of what could not be carried over, and of messages that are served repaired."""
+    warnings: list[dict[str, Any]] = [
+        {"code": "left_out", "seqs": list(left.seqs), "what": left.what} for left in encoded.left_out
+    ]
+    if encoded.repaired:
+        seqs = [seq for seq in encoded.repaired if seq >= 0]
+        warnings.append({"code": "repaired", "seqs": seqs, "what": REPAIRED})
+    return warnings
 
 
 def given_message(given: Any, shape: Shape) -> SentMessage:
@@ -56,7 +66,7 @@ def given_message(given: Any, shape: Shape) -> SentMessage:
     decoded = codecs.decode(shape, message)
     if decoded.role != "user" or message.get("role", "user") in INSTRUCTS:
         raise ShapeError("Expected a message of the user's.", "role")
-    return SentMessage(msgspec.json.encode(message).decode(), message, decoded)
+    return codecs.served_message(message, shape, msgspec.json.encode(message).decode())
 
 
 def with_system(messages: Sequence[Any], system: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Final
 from compaction.messages import CALLS, INSTRUCTION, OPAQUE, THINKING, Block, blocks, is_server_result
 from compaction.shapes.inner import url_of
 from compaction.summary.attachments import result_text, server_result_text
+from compaction.text.malformed import UNREAD_KEY, is_json_object, read_arguments
 from compaction.tokens import json_text
 
 REASONING: Final = "reasoning, which only the model that wrote it can read"
@@ -70,8 +71,9 @@ def text_of_result(block: Block) -> str:
 
 
 def arguments_text(block: Block) -> str:
-    """Return a call's arguments as JSON text, those that were none as the text that they were."""
+    """Return a call's arguments as the text of a JSON object; one that was kept as text is that text."""
     given = block.get("input", {})
-    if isinstance(given, Mapping) and set(given) == {"arguments"} and isinstance(given["arguments"], str):
-        return str(given["arguments"])
-    return json_text(given)
+    if isinstance(given, Mapping):
+        kept = given.get(UNREAD_KEY)
+        return kept if len(given) == 1 and isinstance(kept, str) and is_json_object(kept) else json_text(given)
+    return json_text(read_arguments(given))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 import msgspec
 
 from compaction.messages import CACHE_MARK, INSTRUCTION
+from compaction.shapes.acceptance import is_accepted, repair_message
 from compaction.shapes.spoken import spoken
 
 if TYPE_CHECKING:
@@ -59,6 +60,18 @@ class ResentHistory(NamedTuple):
     lead: list[bytes]
     """System prompts that stand before the first row."""
     rows: Sequence[bytes]
+    malformed: tuple[int, ...] = ()
+    """Places of rows that every provider refuses, with arguments that are no JSON object for example."""
+
+    def repaired(self) -> ResentHistory:
+        """Return the history with its malformed rows as the API of its shape accepts them."""
+        if not self.malformed:
+            return self
+        rows = list(self.rows)
+        declared = bytes(self.fields.get("tools", b"")).decode()
+        for place in self.malformed:
+            rows[place] = _encode(repair_message(self.shape, _value(rows[place]), declared=declared))
+        return self._replace(rows=rows, malformed=())
 
     def with_rows(self, rows: Sequence[bytes]) -> bytes:
         """Return the request with other rows: everything else as it came, byte for byte."""
@@ -168,26 +181,42 @@ class RowDigests:
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[int, int, bytes], bytes] = OrderedDict()
+        self._malformed: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
 
-    def of(self, row: bytes) -> bytes:
+    def of(self, row: bytes, shape: Shape) -> bytes:
         """Return the digest of a row in its canonical form."""
-        # By Python's hash, whose salt is the process's own: nobody can look for two rows that share it.
-        remembered = (hash(row), len(row), row[-_END_BYTES:])
+        remembered = _remembered(row)
         digest = self._known.get(remembered)
         if digest is None:
-            digest = hashlib.sha256(_sorted(canonical(_value(row), marked=_MARK in row))).digest()
+            value = _value(row)
+            digest = hashlib.sha256(_sorted(canonical(value, marked=_MARK in row))).digest()
             self._known[remembered] = digest
             if len(self._known) > REMEMBERED_ROWS:
                 self._known.popitem(last=False)
+            if isinstance(value, dict) and not is_accepted(shape, value):
+                self._malformed[remembered] = None
+                if len(self._malformed) > REMEMBERED_ROWS:
+                    self._malformed.popitem(last=False)
         return digest
 
+    def malformed(self, rows: Sequence[bytes]) -> tuple[int, ...]:
+        """Return the places of malformed rows. It costs nothing as long as the process has met none."""
+        if not self._malformed:
+            return ()
+        return tuple(place for place, row in enumerate(rows) if _remembered(row) in self._malformed)
 
-def chain(rows: Sequence[bytes], digests: RowDigests, *, after: Sequence[bytes] = ()) -> list[bytes]:
+
+def _remembered(row: bytes) -> tuple[int, int, bytes]:
+    # By Python's hash, whose salt is the process's own: nobody can look for two rows that share it.
+    return hash(row), len(row), row[-_END_BYTES:]
+
+
+def chain(rows: Sequence[bytes], digests: RowDigests, shape: Shape, *, after: Sequence[bytes] = ()) -> list[bytes]:
     """Return what stands for each beginning of a history, the shortest first; `after` for those before these rows."""
     links = list(after)
     link = links[-1] if links else b""
     for row in rows:
-        link = hashlib.sha256(link + digests.of(row)).digest()
+        link = hashlib.sha256(link + digests.of(row, shape)).digest()
         links.append(link)
     return links
 

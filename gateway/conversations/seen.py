@@ -113,9 +113,13 @@ class SeenHistories:
         self._rows = 0
         self._lock = Lock()
 
-    def links(self, rows: Sequence[bytes]) -> list[bytes]:
+    def links(self, shape: Shape, rows: Sequence[bytes]) -> list[bytes]:
         """Return what stands for each beginning of a history, the shortest first."""
-        return chain(rows, self._digests)
+        return chain(rows, self._digests, shape)
+
+    def malformed(self, rows: Sequence[bytes]) -> tuple[int, ...]:
+        """Return the places of rows, of which the links are known, that the API of their shape refuses."""
+        return self._digests.malformed(rows)
 
     def known(self, shape: Shape, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
         """Return the history in a body, and what stands for its beginnings; None where all of it has to be read."""
@@ -136,7 +140,7 @@ class SeenHistories:
             if listed is None or LISTS[shape] in fields or is_passed_on(shape, fields, rest) or has_thoughts(rest):
                 return None
             new = [bytes(row) for row in _rows(listed)]
-            links = chain(new, self._digests, after=seen.links[: kept - seen.lead])
+            links = chain(new, self._digests, shape, after=seen.links[: kept - seen.lead])
         except UNREADABLE:
             return None
         named = {LISTS[shape] if name == _NAME else name: value for name, value in fields.items()}

@@ -13,6 +13,7 @@ from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
 from api.schema.types import ConversationPatch
+from compaction.shapes.acceptance import repair_message
 from compaction.shapes.usage import UsageError, read_usage
 from gateway.conversations.histories import as_stored, without_system
 from gateway.conversations.put_back import with_results
@@ -282,7 +283,22 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
         message = _message(row)
     except msgspec.DecodeError:
         raise invalid("A message is an object.", "/messages") from None
+    if b'"tool_use"' in row and (repaired := _with_whole_calls(_value(row))) is not None:
+        return _encode({"role": repaired.get("role"), "content": repaired["content"]})
     return _encode({name: message[name] for name in ("role", "content") if name in message})
+
+
+def _with_whole_calls(message: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a message whose calls have a name and an object as input, None if they have: no other can be stored."""
+    content = message.get("content")
+    calls = [block for block in content if _is_call(block)] if isinstance(content, list) else []
+    if all(block.get("name") and isinstance(block.get("input"), dict) for block in calls):
+        return None
+    return repair_message("messages", message)
+
+
+def _is_call(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_use"
 
 
 async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered: Answered | None) -> None:

@@ -52,7 +52,7 @@ def read(seen: SeenHistories, shape: Shape, body: bytes) -> None:
     known = seen.known(shape, body)
     try:
         history = read_history(shape, body)
-        links = chain(history.rows, RowDigests()) if history is not None else []
+        links = chain(history.rows, RowDigests(), history.shape) if history is not None else []
     except (NotJsonError, *UNREADABLE):
         history = None
     if history is None:

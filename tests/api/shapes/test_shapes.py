@@ -151,6 +151,64 @@ def test_reasoning_alone_is_served_with_content_that_is_not_null(service: Servic
     assert {"role": "assistant", "content": "", "reasoning_content": "Hm."} in answer.json()["messages"]
 
 
+@pytest.mark.parametrize("shape", ["chat", "responses"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("book", '{"to": "LIS'), ("book", ""), ("book", "[1]"), ("book a flight", "{}"), ("", "null")],
+)
+def test_malformed_calls_are_stored_as_sent_and_served_as_accepted(
+    service: Service, shape: str, name: str, arguments: str
+) -> None:
+    called = malformed_call(shape, name, arguments)
+    answered = (
+        '{"role":"tool","tool_call_id":"call_9","content":"no"}'
+        if shape == "chat"
+        else '{"type":"function_call_output","call_id":"call_9","output":"no"}'
+    )
+    path = filled(service, shape)
+    assert append(service, path, (called, answered, '{"role":"user","content":"And?"}')).status_code == 201
+    for target in KEY:
+        answer = served(service, path, target).json()
+        assert problems_of(target, answer) == []
+        assert answer["warnings"] or target != shape
+        payload = service.client.post(f"{path}/context", json={"shape": target})
+        assert problems_of(target, payload.json()) == []
+        assert payload.json()["warnings"] or target != shape
+    originals = service.client.get(f"{path}/messages?after=-1").json()["data"]
+    assert json.loads(called) in [message["original"] for message in originals]
+
+
+def malformed_call(shape: str, name: str, arguments: str) -> str:
+    function = {"name": name, "arguments": arguments}
+    if shape == "responses":
+        return json.dumps({"type": "function_call", "call_id": "call_9", **function})
+    call = {"id": "call_9", "type": "function", "function": function}
+    return json.dumps({"role": "assistant", "content": None, "tool_calls": [call]})
+
+
+def test_lists_of_no_calls_are_served_without_the_field(service: Service) -> None:
+    path = filled(service, "chat")
+    said = '{"role":"assistant","content":"Booked.","tool_calls":[]}'
+    assert append(service, path, (said, '{"role":"user","content":"Thanks."}'), shape="chat").status_code == 201
+    answer = served(service, path).json()
+    assert {"role": "assistant", "content": "Booked."} in answer["messages"]
+    assert [(warning["code"], warning["seqs"]) for warning in answer["warnings"]] == [("repaired", [len(CHAT)])]
+
+
+@pytest.mark.parametrize(("url", "wanted"), [("data:image/jpg;base64,AAAA", "data:image/jpeg;base64,AAAA"), ("", "")])
+def test_images_are_served_with_a_type_that_models_read(service: Service, url: str, wanted: str) -> None:
+    path = service.conversation()
+    image = {"type": "image_url", "image_url": {"url": url}}
+    asked = json.dumps({"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]})
+    assert append(service, path, (asked,), shape="chat").status_code == 201
+    for target in KEY:
+        answer = served(service, path, target).json()
+        assert problems_of(target, answer) == []
+        assert answer["warnings"]
+        assert "What is it?" in json.dumps(answer)
+    assert wanted in served(service, path, "chat").text
+
+
 def test_reasoning_that_nothing_follows_is_left_out(service: Service) -> None:
     """As an answer has it that was broken off: the API takes no reasoning without an item of the model's after it."""
     path = service.conversation()

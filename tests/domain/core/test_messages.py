@@ -140,8 +140,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("assistant", {"type": "thinking", "thinking": "unsigned"}),
     ("assistant", {"type": "redacted_thinking"}),
     ("assistant", call("")),
-    ("assistant", call(name="")),
-    ("assistant", call(input="{}")),
     ("assistant", {"type": "mcp_tool_use", "id": "", "name": "x", "input": {}}),
 ]
 MENDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -177,7 +175,14 @@ def test_a_result_is_mended_rather_than_lost(block: dict[str, Any], mended: dict
 
 @pytest.mark.parametrize(
     ("block", "name"),
-    [(call("with space"), "search"), (call("a\n"), "search"), (call(name="not.a.name"), "not_a_name")],
+    [
+        (call("with space"), "search"),
+        (call("a\n"), "search"),
+        (call(name="not.a.name"), "not_a_name"),
+        (call(name=""), "tool"),
+        (call(name=" look up "), "look_up"),
+        (call(name="n" * 200), "n" * 128),
+    ],
 )
 def test_a_call_that_is_named_as_the_api_refuses_gets_another_name(block: dict[str, Any], name: str) -> None:
     mended = acceptable("assistant", block)
@@ -222,7 +227,7 @@ def test_facts_hold_what_planning_needs() -> None:
 
 @pytest.mark.parametrize(
     ("role", "block"),
-    [("assistant", call("")), ("user", call("a")), ("assistant", call("a", name=""))],
+    [("assistant", call("")), ("user", call("a"))],
 )
 def test_a_call_that_repair_drops_waits_for_no_result(role: str, block: dict[str, Any]) -> None:
     # Else the result in the next turn would look answered, and be served without its call once this one is covered.

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -77,8 +79,15 @@ def _of_content(at: int, role: Any, content: Any) -> Iterator[str]:
     for part in content:
         if part.get("type") not in _PARTS[role]:
             yield f"{at}: a part {part.get('type')!r} in {role}"
+        if part.get("type") == "image_url" and not is_image(part["image_url"]["url"]):
+            yield f"{at}: an image at {part['image_url']['url'][:40]!r}"
         if part.get("type") == "text" and not isinstance(part.get("text"), str):
             yield f"{at}: a text without text"
+
+
+def is_image(url: str) -> bool:
+    """Return whether an image has an address, or data of a type that models read."""
+    return re.match(r"https?://.|data:image/(png|jpeg|gif|webp);base64,.", url) is not None
 
 
 def _of_calls(at: int, calls: Any) -> Iterator[str]:
@@ -88,5 +97,13 @@ def _of_calls(at: int, calls: Any) -> Iterator[str]:
         if call.get("type") == "custom":
             if not isinstance(call["custom"].get("input"), str):
                 yield f"{at}: a custom call without input"
-        elif not _NAME.match(call["function"]["name"]) or not isinstance(call["function"]["arguments"], str):
+        elif not _NAME.match(call["function"]["name"]) or not is_object(call["function"]["arguments"]):
             yield f"{at}: a call {call['function']}"
+
+
+def is_object(arguments: Any) -> bool:
+    """Return whether arguments are what servers parse that show them to a model: the text of a JSON object."""
+    try:
+        return isinstance(msgspec.json.decode(arguments), dict)
+    except (TypeError, msgspec.DecodeError):
+        return False

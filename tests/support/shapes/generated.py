@@ -109,7 +109,7 @@ def _chat_round(teller: _Teller) -> list[Message]:
         if teller.pick("function", "function", "custom") == "custom":
             calls.append({"id": identifier, "type": "custom", "custom": {"name": "shell", "input": teller.text()}})
         else:
-            given = teller.pick('{"q": "x"}', "", "no json", '{"q": "\\u0000"}', "[1]")
+            given = teller.pick('{"q": "x"}', "{}", '{"q": "\\u0000"}')
             calls.append({"id": identifier, "type": "function", "function": {"name": "search", "arguments": given}})
     answer: Message = {"role": "assistant", "content": None, "tool_calls": calls}
     match teller.pick("silent", "speaks", "thinks"):
@@ -208,7 +208,7 @@ def _item_round(teller: _Teller) -> tuple[list[Message], list[Message]]:
         tie = {"call_id": teller.id("call_", "odd.id:", f"call_{'long' * 10}")}
         match teller.pick("function", "function", "custom", "shell", "local", "patch", "computer"):
             case "function":
-                given = teller.pick('{"q": "x"}', "", "no json")
+                given = teller.pick('{"q": "x"}', "{ }")
                 calls.append(
                     {"type": "function_call", "id": teller.id("fc_"), **tie, "name": "search", "arguments": given}
                 )

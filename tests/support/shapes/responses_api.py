@@ -9,11 +9,15 @@ length 64".
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
+
+from tests.support.shapes.chat_api import is_image, is_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _CALLS: Final = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -81,8 +85,8 @@ def _of(at: int, item: Mapping[str, Any]) -> Iterator[str]:
             yield from _of_message(at, item)
         case "item_reference":
             yield f"{at}: a reference"
-        case "function_call" if not isinstance(item.get("arguments"), str):
-            yield f"{at}: arguments are no string"
+        case "function_call" if not is_object(item.get("arguments")) or not _NAME.match(item["name"]):
+            yield f"{at}: a call {item}"
         case "function_call_output" | "custom_tool_call_output":
             output = item.get("output")
             parts = output if isinstance(output, list) else []
@@ -103,6 +107,11 @@ def _of_message(at: int, item: Mapping[str, Any]) -> Iterator[str]:
         yield f"{at}: role {role!r}"
     taken = _MODEL_PARTS if role == "assistant" else _USER_PARTS
     if isinstance(content, list):
+        yield from (
+            f"{at}: an image at {part['image_url'][:40]!r}"
+            for part in content
+            if isinstance(part.get("image_url"), str) and not is_image(part["image_url"])
+        )
         if not content:
             yield f"{at}: no content"
         yield from (f"{at}: a part {part.get('type')!r}" for part in content if part.get("type") not in taken)
