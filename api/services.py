@@ -8,6 +8,7 @@ from api.auth.jwt_tokens import JwtTokens
 from api.auth.principals import Authenticator
 from api.auth.rate_limits import RateLimits
 from api.background.assemblies import Assemblies
+from api.background.gateway_outcomes import GatewayOutcomes
 from api.background.last_used import LastUsed
 from api.background.run_waits import RunWaits
 from api.background.search_slots import SearchSlots
@@ -56,7 +57,10 @@ class Services:
         self.wakeups = Wakeups(settings, self.metrics)
         self.assemblies = Assemblies(self.run, self.wakeups, self.metrics)
         self.usages = Usages(self.run, self.metrics)
-        self.operations = Operations(self.run_without_tenant, self.wakeups, settings.heartbeat_seconds)
+        self.gateway_outcomes = GatewayOutcomes(settings)
+        self.operations = Operations(
+            self.run_without_tenant, self.wakeups, self.gateway_outcomes.read, settings.heartbeat_seconds
+        )
         self.last_used = LastUsed(self.run_without_tenant)
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.run_without_tenant)
@@ -78,6 +82,7 @@ class Services:
         self.assemblies.start()
         self.usages.start()
         self.last_used.start()
+        self.gateway_outcomes.start()
         if self.tokens is not None:
             self.tokens.keys.start()
 
@@ -95,6 +100,7 @@ class Services:
         await self.assemblies.stop()
         await self.usages.stop()
         await self.wakeups.stop()
+        await self.gateway_outcomes.stop()
         await self.rate_limits.stop()
         await self.metrics.pools.stop()
         await self.pool.close()

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.auth.guards import may, presented_key
 from api.auth.jwt_keys import NoKeysError
 from gateway.doors import DoorError
 from gateway.headers import KEY
-from gateway.patience import AwayError
+from gateway.timeouts import AwayError
 from store.tenants.api_keys import split
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from api.auth.principals import Authenticator, Principal
-    from gateway.patience import Patience
+    from gateway.timeouts import Deadline
 
 NEEDED: Final = ("turns:write", "context:read")
 """What a key has to be allowed: a gateway stores turns and sends what they became."""
 KEY_SECONDS: Final = 2.0
 """Seconds that a key which nobody here has seen may take to be looked up, where nothing can go on without it."""
-REMEMBERED_KEYS: Final = 10_000
 
 
 class Known(NamedTuple):
@@ -36,13 +33,12 @@ class Known(NamedTuple):
 
 
 class Callers:
-    """Tells who sends requests. Keys that were in force lately are taken while the database is away."""
+    """Authenticates requests. A key that was in force lately is taken while the database is away, and only then."""
 
-    def __init__(self, authenticator: Authenticator, patience: Patience, grace_seconds: float) -> None:
+    def __init__(self, authenticator: Authenticator, deadline: Deadline, grace_seconds: float) -> None:
         self._authenticator = authenticator
-        self._patience = patience
+        self._deadline = deadline
         self._grace = grace_seconds
-        self._seen: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
 
     async def of(self, headers: Mapping[bytes, bytes]) -> Known:
         """Return who sends a request. Raises DoorError for a key that is none, and for one that may not."""
@@ -57,38 +53,38 @@ class Callers:
             if principal is None:
                 principal = await self._authenticate(key, digest, is_beside=beside is not None)
         except AwayError:
-            principal = self._seen_lately(digest)
-            if principal is None and beside is None:
+            if beside is None:
                 detail = "This key can't be looked up just now."
                 raise DoorError(503, detail, retry_after=1) from None
-            return Known(principal, is_beside=beside is not None)
+            return Known(None, is_beside=True)
         if principal is None:
-            self._seen.pop(digest, None)
             raise _unknown()
         for scope in NEEDED:
             if not may(principal, scope):
                 raise DoorError(403, f"This Palimpsest key has not the scope {scope}.")
-        self._remember(digest, principal)
         return Known(principal, is_beside=beside is not None)
 
     async def _authenticate(self, key: str, digest: bytes, *, is_beside: bool) -> Principal | None:
-        can_wait = not is_beside and self._seen_lately(digest) is None
+        """Return the principal of a key, None for none. Raises AwayError where nobody can say."""
+        seen = self._authenticator.remembered(digest, within=self._grace)
+        seconds = None if is_beside or seen is not None else KEY_SECONDS
         try:
-            return await self._patience.within(
-                self._authenticator.authenticate(key), seconds=KEY_SECONDS if can_wait else None
-            )
+            return await self._deadline.within(self._look_up(key, seen), seconds=seconds)
+        except AwayError:
+            if seen is None:
+                raise
+        if await self._deadline.is_away():
+            return seen
+        return await self._deadline.within(self._look_up(key, seen), seconds=KEY_SECONDS)
+
+    async def _look_up(self, key: str, seen: Principal | None) -> Principal | None:
+        """Return the principal of a key; that of a token as it was `seen` while its issuer's keys cannot be had."""
+        try:
+            return await self._authenticator.authenticate(key)
         except NoKeysError:
-            raise AwayError from None
-
-    def _seen_lately(self, digest: bytes) -> Principal | None:
-        seen = self._seen.get(digest)
-        return seen[1] if seen is not None and seen[0] + self._grace > time.monotonic() else None
-
-    def _remember(self, digest: bytes, principal: Principal) -> None:
-        self._seen[digest] = time.monotonic(), principal
-        self._seen.move_to_end(digest)
-        if len(self._seen) > REMEMBERED_KEYS:
-            self._seen.popitem(last=False)
+            if seen is None:
+                raise
+            return seen
 
 
 def _unknown() -> DoorError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
+from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -12,6 +12,9 @@ from gateway.doors import CALLED
 _OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
 _PROVIDER_AWAY: Final = (502, 504)
 _TURNS: Final = ("stored", "lost", "not_storable")
+FailedOpen = Literal["database", "key", "limits"]
+"""Why a request went on as it came: the database did not answer in time; it was away, so that the key could not be
+looked up; or the request is over a limit of what is read."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -42,6 +45,13 @@ class GatewayMetrics:
         for door, status in product(CALLED, _PROVIDER_AWAY):
             refused.labels(door, status)
         self.refused = refused
+        failed_open = Counter(
+            "palimpsest_gateway_failed_open",
+            "Requests passed on as they came, by why: the database, a key that could not be looked up, or limits.",
+            ["why"],
+            registry=registry,
+        )
+        self.failed_open = {why: failed_open.labels(why) for why in get_args(FailedOpen)}
         self.answers = Counter(
             "palimpsest_gateway_answers",
             "Answers of providers, by their status.",

@@ -28,9 +28,9 @@ from gateway.conversations.sessions import MOST_NAME_CHARS, conversation_name, s
 from gateway.conversations.turns import Learned
 from gateway.doors import DoorError
 from gateway.headers import CODING, CONVERSATION, is_bypassed
-from gateway.patience import AwayError
 from gateway.recalls.calls import declared
 from gateway.recalls.thoughts import has_thoughts, without_thoughts
+from gateway.timeouts import AwayError
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
     from gateway.doors import Door
+    from gateway.metrics import FailedOpen
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
@@ -89,6 +90,15 @@ async def prepare(
 
     Raises DoorError for what is no JSON.
     """
+    prepared = await _prepare(services, caller, door, headers, body)
+    if prepared.outcome != "failed_open":
+        services.core.gateway_outcomes.add(is_open=False)
+    return prepared
+
+
+async def _prepare(
+    services: GatewayServices, caller: Caller | None, door: Door, headers: Mapping[bytes, bytes], body: bytes
+) -> PreparedRequest:
     if is_bypassed(headers):
         return PreparedRequest(body, "bypassed")
     if not body or headers.get(CODING, b"identity") != b"identity":
@@ -101,12 +111,19 @@ async def prepare(
         return PreparedRequest(await _increment(services, caller, door, body), "unchanged")
     history, links, body = read
     if caller is None:
-        return PreparedRequest(body, "failed_open", repaired=len(history.malformed))
+        return _failed_open(services, body, "key", repaired=len(history.malformed))
     try:
         prepared = await _in_place(services, caller, headers, body, history, links)
     except AwayError:
-        prepared = PreparedRequest(body, "failed_open")
+        return _failed_open(services, body, "database", repaired=len(history.malformed))
     return prepared._replace(repaired=len(history.malformed))
+
+
+def _failed_open(services: GatewayServices, body: bytes, why: FailedOpen, *, repaired: int = 0) -> PreparedRequest:
+    """Return a request that goes on as it came, but for rows that were `repaired`."""
+    services.metrics.failed_open[why].inc()
+    services.core.gateway_outcomes.add(is_open=why != "limits")
+    return PreparedRequest(body, "failed_open", repaired=repaired)
 
 
 async def _increment(services: GatewayServices, caller: Caller | None, door: Door, body: bytes) -> bytes:
@@ -115,7 +132,9 @@ async def _increment(services: GatewayServices, caller: Caller | None, door: Doo
     if previous is None or caller is None:
         return body
     try:
-        return await services.patience.within(_increment_of(services, caller, body, previous))
+        return await services.deadline.within(
+            _increment_of(services, caller, body, previous), tenant_id=caller.tenant_id
+        )
     except AwayError:
         return body
 
@@ -174,9 +193,7 @@ async def _in_place(
     circle = circle_of(history.shape, session=external_id or session.name, user=None if name else session.user)
     keys = BeginningKeys(circle, links)
     in_session = name is not None or session.name is not None
-    place = await services.patience.within(
-        _recognized(services, caller, history, keys, (named, external_id), in_session=in_session)
-    )
+    place = await _recognized(services, caller, history, keys, (named, external_id), in_session=in_session)
     recalls = caller.principal.policy_of(place.policy, None).policy.gateway_recall
     with_tool = declared(history) if recalls else None
     history = with_tool or history
@@ -208,6 +225,7 @@ async def _recognized(
     *,
     in_session: bool,
 ) -> Recognized:
+    services.deadline.require()
     if not may_go_on(history, in_session=in_session):
         return new_place()
     storing = services.learning.under_way(caller.tenant_id, keys)
@@ -215,8 +233,9 @@ async def _recognized(
         # Longer than anybody waits: it goes on as it came, and is stored after what it goes on from.
         return pending_place(storing.conversation_id, storing.rows)
     if storing is not None:
-        await asyncio.wait({storing.task})
-    return await recognize(services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1])
+        await services.deadline.within(asyncio.wait({storing.task}))
+    recognizing = recognize(services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1])
+    return await services.deadline.within(recognizing, tenant_id=caller.tenant_id)
 
 
 async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Recognized) -> PreparedRequest:

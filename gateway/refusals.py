@@ -14,8 +14,8 @@ from compaction.steps.refusals import LOOKED_AT_CHARS, is_refused_for_length
 from gateway.answers.reading import Answered
 from gateway.conversations.recognition import recognize
 from gateway.conversations.turns import LostTurnError, learn
-from gateway.patience import AwayError
 from gateway.preparing import with_head
+from gateway.timeouts import AwayError
 
 if TYPE_CHECKING:
     from api.actions.caller import Caller
@@ -61,7 +61,7 @@ async def smaller(
     if refused.learned is None or refused.history is None:
         return None
     try:
-        return await services.patience.within(_smaller(services, caller, refused, error), seconds=SECONDS)
+        return await services.deadline.within(_smaller(services, caller, refused, error), seconds=SECONDS)
     except (AwayError, ProblemError) as reason:
         log.info("gateway.not_smaller", reason=type(reason).__name__)
         return None

@@ -7,15 +7,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from api.auth.principals import Authenticator
 from api.http.bodies import LARGE_BYTES
 from api.http.bytes_under_way import BytesUnderWay
 from api.services import Services
 from gateway.callers import Callers
 from gateway.conversations.seen import SeenHistories
 from gateway.metrics import GatewayMetrics
-from gateway.patience import Patience
 from gateway.providers.calls import ProviderCalls
 from gateway.providers.upstreams import Providers
+from gateway.tenant_slots import TenantSlots
+from gateway.timeouts import Deadline
+from store import hot_path
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:
@@ -23,9 +26,12 @@ if TYPE_CHECKING:
 
     from gateway.conversations.turns import Learned
     from runtime.settings import Settings
+    from store.hot_pool import HotPool
 
 ENDING_SECONDS: Final = 10.0
 """Seconds that a gateway which ends gives the last turns to be stored."""
+APART_CONNECTIONS: Final = 2
+"""Connections for keys and for probes: no history is looked up on them, however many wait for the others."""
 _WARM: Final = 2
 """Connections that are open before the first request needs one."""
 _NEWEST: Final = 16
@@ -46,22 +52,35 @@ class GatewayServices:
         self.under_way = BytesUnderWay(max(settings.gateway_max_bytes_under_way, settings.gateway_max_body_bytes))
         self.seen = SeenHistories()
         self.metrics = GatewayMetrics(self.core.metrics.registry)
-        self.patience = Patience(settings.gateway_patience_seconds)
+        lookups = TenantSlots(max(1, settings.database_pool_size // 2))
+        self.deadline = Deadline(settings.gateway_patience_seconds, self._probe, lookups, when_away=self._when_away)
         self.learning = Learning()
+        self._apart: HotPool
         self.callers: Callers
 
     async def start(self) -> None:
         """Open what has to be open before the first request. The database need not be up yet."""
         await self.core.start()
-        self.callers = Callers(self.core.authenticator, self.patience, self.settings.gateway_key_grace_seconds)
+        self._apart = await hot_path.open_pool(self.settings, size=APART_CONNECTIONS)
+        core = self.core
+        keys = Authenticator(self._apart, self.settings.policy, core.last_used, core.tokens)
+        self.callers = Callers(keys, self.deadline, self.settings.gateway_key_grace_seconds)
         await asyncio.gather(*(self._warm() for _ in range(_WARM)))
 
     async def stop(self) -> None:
         """Store the last turns and close every connection."""
         await self.learning.stop()
-        await self.patience.close()
+        await self.deadline.close()
         await self.calls.close()
+        await self._apart.close()
         await self.core.stop()
+
+    async def _probe(self) -> None:
+        await hot_path.probe(self._apart)
+
+    def _when_away(self) -> None:
+        for pool in (self._apart, self.core.pool):
+            pool.close_idle()
 
     async def _warm(self) -> None:
         with suppress(Exception):

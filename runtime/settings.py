@@ -140,10 +140,11 @@ class Settings(BaseSettings):
     "…"}, "chat": …, "responses": …}`. A shape that is left out has the SDK's own variables."""
     gateway_tenants: dict[str, Upstreams] = {}
     """The same for single tenants, by their id (`ten_…`); what is left out is as for all."""
-    gateway_patience_seconds: float = Field(default=0.05, gt=0)
+    gateway_patience_seconds: float = Field(default=0.5, gt=0)
     """Seconds that a request waits for the database; then it goes on as it came."""
-    gateway_key_grace_seconds: float = Field(default=3600.0, ge=0)
-    """Seconds for which a key that was in force is taken while the database is away."""
+    gateway_key_grace_seconds: float = Field(default=300.0, ge=0)
+    """Seconds after a look-up for which a key counts as in force while the database is away. A key that is revoked
+    meanwhile works for as long in a process that has seen it; 0 = none does."""
     gateway_max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1_024)
     """Bytes of one request, as many as the Messages API takes."""
     gateway_max_bytes_under_way: int = Field(default=256 * 1024 * 1024, ge=1_024)

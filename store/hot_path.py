@@ -271,15 +271,17 @@ class TenantRow(NamedTuple):
     policy: str
 
 
-async def open_pool(settings: Settings) -> HotPool:
-    """Return the pool of the hot calls; connections open as they are needed."""
+async def open_pool(settings: Settings, *, size: int | None = None) -> HotPool:
+    """Return a pool for the hot calls, of `database_pool_size` connections at most; they open as they are needed."""
     connect = asyncpg_connector(
         settings,
         timeout=ACQUIRE_SECONDS,
         command_timeout=COMMAND_SECONDS,
         server_settings=server_settings(settings, "api-hot"),
     )
-    return HotPool(connect, size=settings.database_pool_size, patience=ACQUIRE_SECONDS, of_primary=are_asked(settings))
+    return HotPool(
+        connect, size=size or settings.database_pool_size, patience=ACQUIRE_SECONDS, of_primary=are_asked(settings)
+    )
 
 
 async def append_turn(
@@ -426,6 +428,11 @@ async def read_beside_context(pool: Pool, *, tenant_id: UUID, conversation_id: U
         return None
     beside = BesideContext._make(row)
     return beside._replace(system=beside.system and _any(beside.system), tools=beside.tools and _any(beside.tools))
+
+
+async def probe(pool: Pool) -> None:
+    """Ask for nothing; raise what keeps the database from answering."""
+    await pool.fetchrow("select")
 
 
 async def find_api_key(pool: Pool, key_id: UUID) -> KeyRow | None:

@@ -191,6 +191,10 @@ class HotPool:
         """Return how many of them wait for a call."""
         return len(self._idle)
 
+    def close_idle(self) -> None:
+        """Close the connections that wait for a call: they may lead to a server that is gone."""
+        self._discard_idle(self._loop.time())
+
     async def close(self) -> None:
         """Close every connection, once the calls under way have ended."""
         self._closed = True

@@ -58,6 +58,14 @@ class Principal(NamedTuple):
         return InForce(self.policy, {})
 
 
+class _LookUp(NamedTuple):
+    """When a principal was looked up, and when its key or token expires, by this process's clock."""
+
+    at: float
+    expires_at: float
+    principal: Principal
+
+
 class Authenticator:
     """Finds the principal of a key or, where tokens are taken, of a token."""
 
@@ -69,7 +77,7 @@ class Authenticator:
         self._last_used = last_used
         self._tokens = tokens
         # By a digest: a key is not kept in memory longer than its request.
-        self._known: dict[bytes, tuple[float, Principal]] = {}
+        self._known: dict[bytes, _LookUp] = {}
         self._times_forgotten = 0
 
     async def authenticate(self, key: str) -> Principal | None:
@@ -82,19 +90,25 @@ class Authenticator:
         parts, times_forgotten = split(key), self._times_forgotten
         authenticated = await (self._of_key(*parts) if parts else self._of_token(key))
         if authenticated is None:
+            self._known.pop(digest, None)
             return None
         principal, seconds_left = authenticated
         if len(self._known) >= REMEMBERED_KEYS:
             self._known.clear()
         # What was read before something changed is not remembered after it.
         if times_forgotten == self._times_forgotten:
-            self._known[digest] = (now + min(REMEMBERED_SECONDS, seconds_left), principal)
+            self._known[digest] = _LookUp(now, now + seconds_left, principal)
         return principal
 
-    def remembered(self, digest: bytes) -> Principal | None:
-        """Return the principal of a key or token that was looked up in the last seconds, by its SHA-256."""
+    def remembered(self, digest: bytes, *, within: float | None = None) -> Principal | None:
+        """Return the principal of a key or token, by its SHA-256, that was looked up `within` the last seconds.
+
+        None for one that has expired since.
+        """
+        within = REMEMBERED_SECONDS if within is None else within
         known = self._known.get(digest)
-        return known[1] if known is not None and known[0] > time.monotonic() else None
+        is_fresh = known is not None and time.monotonic() < min(known.at + within, known.expires_at)
+        return known.principal if known is not None and is_fresh else None
 
     async def _of_key(self, key_id: UUID, secret: str) -> tuple[Principal, float] | None:
         """Return the principal of a key, and for how many seconds it is one."""
@@ -126,5 +140,5 @@ class Authenticator:
     def forget(self, tenant_id: UUID) -> None:
         """Read a tenant's keys and its policy anew from now on, in this process."""
         self._times_forgotten += 1
-        for digest in [digest for digest, (_, known) in self._known.items() if known.tenant_id == tenant_id]:
+        for digest in [digest for digest, known in self._known.items() if known.principal.tenant_id == tenant_id]:
             del self._known[digest]

@@ -45,6 +45,7 @@ class Alert(NamedTuple):
     value: float | None
     lasting: str
     is_seconds: bool
+    is_ratio: bool = False
 
 
 RULES: Final = (
@@ -124,6 +125,14 @@ RULES: Final = (
         "A webhook has been due for more than ten minutes.",
         600,
     ),
+    Rule(
+        "GatewayFailsOpen",
+        "gateway_failed_open_ratio",
+        "ticket",
+        "5m",
+        "The gateway passes more than one request in a hundred on as it came: the database does not answer in time.",
+        0.01,
+    ),
 )
 PROMETHEUS_ALONE: Final = (
     "RunsDead",
@@ -139,7 +148,6 @@ PROMETHEUS_ALONE: Final = (
     "SweepsFail",
     "NoGateway",
     "GatewayProviderAway",
-    "GatewayFailsOpen",
     "GatewayTurnsLost",
 )
 """Alerts that need past values, or a view from outside the service."""
@@ -167,6 +175,7 @@ def _met(rule: Rule, samples: list[tuple[dict[str, str], float]]) -> list[Alert]
             value,
             rule.lasting,
             is_seconds=rule.metric.endswith("_seconds"),
+            is_ratio=rule.metric.endswith("_ratio"),
         )
         for labels, value in samples
         if rule.only is None or labels.get(rule.only[0]) == rule.only[1]

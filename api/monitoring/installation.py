@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import text
 
+from api.background.gateway_outcomes import Outcomes
 from compaction.steps.runs import Queue, RunState
 from migrations.revisions import is_enough
 from runtime.broker import QUEUES
@@ -64,6 +65,7 @@ class Seen(NamedTuple):
     asked: Asked | None
     alive: Sequence[Process]
     depths: Mapping[str, int] | None
+    gateways: Outcomes | None = None
 
     def families(self) -> list[Metric]:
         """Return it as gauges."""
@@ -80,10 +82,12 @@ class Operations:
         self,
         run_without_tenant: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
         wakeups: Wakeups,
+        read_outcomes: Callable[[], Awaitable[Outcomes | None]],
         beat_seconds: float,
     ) -> None:
         self._run_without_tenant = run_without_tenant
         self._wakeups = wakeups
+        self._read_outcomes = read_outcomes
         self._beat_seconds = beat_seconds
         self._lock = asyncio.Lock()
         self._seen: Seen = Seen(None, None, None, None, (), None)
@@ -134,7 +138,8 @@ class Operations:
         else:
             spending, asked = await self._sum()
             seen = seen._replace(spending=spending, asked=asked)
-        return seen._replace(depths=await self._wakeups.depths())
+        depths = await self._wakeups.depths()
+        return seen._replace(depths=depths, gateways=None if depths is None else await self._read_outcomes())
 
     async def _sum(self) -> tuple[Spending | None, Asked | None]:
         """Return what models were asked; apart from all else, which must not be unknown with it."""
@@ -176,7 +181,7 @@ class _Gauges(Collector):
         self._seen = seen
 
     def collect(self) -> Iterator[Metric]:
-        left, spending, waiting, asked, alive, depths = self._seen
+        left, spending, waiting, asked, alive, depths, gateways = self._seen
         if left is not None:
             yield from _backlog(left)
             workers = [process for process in alive if process.kind == "worker"]
@@ -198,6 +203,12 @@ class _Gauges(Collector):
             yield from _asked(asked)
         if depths is not None:
             yield _gauge("queue_depth", "Messages that nobody has taken.", depths)
+        if gateways is not None and (ratio := gateways.failed_open_ratio) is not None:
+            yield GaugeMetricFamily(
+                "palimpsest_gateway_failed_open_ratio",
+                "Share of the gateways' requests of the last five minutes that went on as they came.",
+                value=ratio,
+            )
 
 
 def _backlog(backlog: Backlog) -> Iterator[Metric]:
@@ -275,6 +286,7 @@ def families() -> list[Metric]:
         Asked(0, 0, 0, Decimal(0)),
         (),
         dict.fromkeys(QUEUES, 0),
+        Outcomes(1, 0),
     )
     return nothing.families()
 

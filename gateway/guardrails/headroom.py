@@ -24,7 +24,7 @@ from gateway.conversations.turns import TURN_ROWS, LostTurnError, store_rows
 from gateway.doors import RETRIEVE, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.guardrails.passages import passages
-from gateway.patience import AwayError
+from gateway.timeouts import AwayError
 from runtime import ids
 from store.conversations import conversations
 from store.gateway import histories as stored
@@ -86,7 +86,9 @@ class CompressRequest(AnsweredRequest):
         names: frozenset[str] = frozenset()
         if cut.results and self._caller is not None:
             try:
-                names = await self._services.patience.within(_keep(self._caller, cut), seconds=SECONDS)
+                names = await self._services.deadline.within(
+                    _keep(self._caller, cut), tenant_id=self._caller.tenant_id, seconds=SECONDS
+                )
             except (AwayError, LostTurnError):
                 outcome = "failed_open"
         rows = cut.with_originals(names)
@@ -111,7 +113,7 @@ class RetrieveRequest(AnsweredRequest):
         content = None
         if _NAME.match(name):
             try:
-                content = await self._services.patience.within(self._content(bytes.fromhex(name)), seconds=SECONDS)
+                content = await self._services.deadline.within(self._content(bytes.fromhex(name)), seconds=SECONDS)
             except AwayError:
                 raise DoorError(503, "Originals can't be read just now.", retry_after=1) from None
         if content is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from pathlib import Path
@@ -11,8 +12,10 @@ from uuid import uuid4
 import pytest
 import yaml
 
+from api.background.gateway_outcomes import GatewayOutcomes, Outcomes
 from api.monitoring.alerts import PROMETHEUS_ALONE, RULES, Rule, alerts
 from api.monitoring.installation import CACHE_SECONDS, Seen, families
+from runtime.addresses.redis_clients import redis_client
 from store.operations.processes import Backlog
 from store.runs.backlog import Kind, Waits
 from tests.support.eventually import eventually
@@ -43,7 +46,7 @@ def expression(rule: Rule) -> str:
     if rule.test == "absent":
         return f"absent({metric})"
     by = f" by ({rule.by}) " if rule.by else ""
-    return f"max{by}({metric}) " + ("== 0" if rule.test == "zero" else f"> {rule.above:.0f}")
+    return f"max{by}({metric}) " + ("== 0" if rule.test == "zero" else f"> {rule.above:g}")
 
 
 def test_every_rule_is_that_of_prometheus() -> None:
@@ -78,6 +81,9 @@ def seen(**fields: Any) -> Seen:
             {"backlog": Backlog(10_001, 60.5, 1_001, 0, 1, 0)},
             {"NoWorkers", "NoSweeper", "ChecksLate", "ChecksPileUp", "RunsWait", "LeasesExpired"},
         ),
+        ({"gateways": Outcomes(1_000, 10)}, {"NoWorkers", "NoSweeper"}),
+        ({"gateways": Outcomes(1_000, 11)}, {"NoWorkers", "NoSweeper", "GatewayFailsOpen"}),
+        ({"gateways": Outcomes(0, 0)}, {"NoWorkers", "NoSweeper"}),
     ],
 )
 def test_an_alert_is_over_its_threshold_and_not_at_it(fields: dict[str, Any], expected: set[str]) -> None:
@@ -85,6 +91,15 @@ def test_an_alert_is_over_its_threshold_and_not_at_it(fields: dict[str, Any], ex
     assert {alert.name for alert in told} == expected
     assert [alert.severity for alert in told] == sorted(alert.severity for alert in told)
     assert not any("$labels" in alert.summary for alert in told)
+
+
+@pytest.fixture(autouse=True)
+def uncounted(request: pytest.FixtureRequest) -> None:
+    """Forget the requests of gateways, those of other modules too."""
+    if "service" in request.fixturenames:
+        service: Service = request.getfixturevalue("service")
+        with redis_client(service.settings.broker_url.get_secret_value()) as client:
+            client.delete("none", *client.keys("palimpsest:gateway-outcomes:*"))
 
 
 @pytest.fixture
@@ -118,3 +133,20 @@ def test_a_dead_worker_is_seen_on_every_page(service: Service, processes: None) 
         assert 'hx-get="/console/health"' in client.get("/console/runs").text
         whole = client.get("/console/health")
         assert (whole.status_code, whole.headers["location"]) == (303, "/console#workers")
+
+
+def test_the_share_that_failed_open_is_told(service: Service) -> None:
+    async def count() -> None:
+        outcomes = GatewayOutcomes(service.settings)
+        outcomes.start()
+        for number in range(50):
+            outcomes.add(is_open=number % 10 == 0)
+        await outcomes.stop()
+
+    asyncio.run(count())
+    with signed_in(service, {"audit:read"}) as client:
+        # What was seen before answers for some seconds more.
+        eventually(lambda: "50 requests, 10% of them passed on as they came" in text_of(client.get("/console").text))
+        text = text_of(client.get("/console").text)
+        assert re.search("as it came: the database does not answer in time. Now 10%", text)
+    assert "palimpsest_gateway_failed_open_ratio 0.1" in service.client.get("/metrics").text

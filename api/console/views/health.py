@@ -11,6 +11,7 @@ from store.operations.processes import MISSED_BEATS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from api.background.gateway_outcomes import Outcomes
     from api.monitoring.alerts import Alert
     from api.monitoring.installation import Seen
     from store.operations.diagnosis import ProcessSeen
@@ -46,6 +47,7 @@ class Health(NamedTuple):
     seats: Sequence[Seat]
     alerts: Sequence[Alert]
     is_broker_known: bool
+    gateways: Outcomes | None = None
 
     @property
     def level(self) -> Level:
@@ -82,7 +84,7 @@ def health(seen: Seen, processes: Sequence[ProcessSeen], alerts: Sequence[Alert]
         )
     sweepers = [each for each in there if each.kind == "sweeper"]
     parts.append(Part("sweep", _level(sweepers, alerts, "sweep"), len(sweepers), 0, 0))
-    return Health(parts, seats, alerts, seen.depths is not None)
+    return Health(parts, seats, alerts, seen.depths is not None, seen.gateways)
 
 
 _ABOUT = {
