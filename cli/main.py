@@ -196,15 +196,20 @@ def keys_create(
     tenant: Annotated[str, typer.Option(help="Name of the tenant; made if there is none.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "default",
     scopes: Annotated[
-        str, typer.Option(help="What it may do, separated by commas; admin includes the rest.")
-    ] = "turns:write,context:read,audit:read,admin",
-    expires: Expires = None,
+        str | None,
+        typer.Option(help="Scopes of the key, separated by commas.", show_default="turns:write,context:read"),
+    ] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Give it every scope but those given by name alone.")] = False,  # noqa: FBT002
+    expires: Annotated[
+        str, typer.Option(help="When it expires: 90d, 12h, a time as 2030-01-31T00:00:00Z, or never.")
+    ] = "90d",
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """Make a key and print it, once."""
+    """Make a key for a chat backend and print it, once; with --admin, one for the tenant's administrators."""
     from cli.installation.keys import Wanted, read_expiry, read_scopes, run_create  # noqa: PLC0415
 
-    wanted = Wanted(name, read_scopes(scopes), read_expiry(expires))
+    expires_at = read_expiry(None if expires.strip() == "never" else expires)
+    wanted = Wanted(name, read_scopes(scopes, is_admin=admin), expires_at)
     raise typer.Exit(run_create(read_settings(), tenant, wanted, as_json=as_json))
 
 

@@ -14,7 +14,7 @@ from cli.tables import columns, print_table
 from runtime import ids
 from store.engine import owner_engine
 from store.tenants import api_keys, tenants
-from store.tenants.api_keys import FURTHEST, SCOPES, AlreadyReplacedError, TooManyKeysError
+from store.tenants.api_keys import CHAT_BACKEND, FURTHEST, SCOPES, USUAL, AlreadyReplacedError, TooManyKeysError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -37,8 +37,12 @@ class Wanted(NamedTuple):
     expires: datetime | None
 
 
-def read_scopes(text: str) -> frozenset[str]:
-    """Return the scopes that an option names."""
+def read_scopes(text: str | None, *, is_admin: bool = False) -> frozenset[str]:
+    """Return the scopes that the options name; those of a chat backend if they name none."""
+    if is_admin and text is not None:
+        raise typer.BadParameter("give --scopes or --admin, not both", param_hint="--admin")
+    if text is None:
+        return frozenset(USUAL if is_admin else CHAT_BACKEND)
     scopes = frozenset(name.strip() for name in text.split(",") if name.strip())
     if not scopes or not scopes <= set(SCOPES):
         raise typer.BadParameter(f"there are {', '.join(SCOPES)}", param_hint="--scopes")
@@ -46,7 +50,7 @@ def read_scopes(text: str) -> frozenset[str]:
 
 
 def read_expiry(text: str | None) -> datetime | None:
-    """Return the moment that an option names, as a length of time from now or as itself; None for never."""
+    """Return the moment that an option names, as a length of time from now or as itself; None for no option."""
     if text is None:
         return None
     expiry = _duration(text) or _time_left(text)

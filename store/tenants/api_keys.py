@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 BY_NAME_ONLY: Final = ("recall:user",)
 """What nobody is allowed but by its name: `admin` does not include it, and no key has it unless it is asked for."""
-USUAL: Final = ("turns:write", "context:read", "audit:read", "admin")
-"""What a key is allowed where nothing else is said; `admin` includes the others."""
+CHAT_BACKEND: Final = ("turns:write", "context:read")
+"""Scopes that a chat backend needs."""
+USUAL: Final = (*CHAT_BACKEND, "audit:read", "admin")
+"""Scopes of an administrator's key; `admin` includes the others."""
 SCOPES: Final = (*USUAL, *BY_NAME_ONLY)
 """What a key may be allowed."""
 MAXIMUM: Final = 1_000

@@ -591,15 +591,37 @@ class TestByCommand:
         with psycopg.connect(database_url) as connection:
             assert connection.execute("select count(*) from tenants where name = %s", [name]).fetchone() == (0,)
 
-    def test_the_default_is_every_scope_for_good(
+    @pytest.mark.parametrize(
+        ("options", "scopes", "life"),
+        [
+            ([], ["turns:write", "context:read"], timedelta(days=90)),
+            (["--admin"], list(USUAL), timedelta(days=90)),
+            (["--admin", "--expires", "never"], list(USUAL), None),
+            (["--scopes", "audit:read", "--expires", "1d"], ["audit:read"], DAY),
+        ],
+    )
+    def test_a_key_is_for_a_chat_backend_unless_its_options_say_more(
+        self,
+        settings: Settings,
+        database_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        options: list[str],
+        scopes: list[str],
+        life: timedelta | None,
+    ) -> None:
+        monkeypatch.setattr("cli.main.read_settings", lambda: settings)
+        done = CliRunner().invoke(app, ["keys", "create", "--tenant", "acme", *options])
+        assert done.exit_code == 0
+        with psycopg.connect(database_url) as connection:
+            (row,) = connection.execute("select scopes, expires_at - created_at from api_keys").fetchall()
+        assert row[0] == scopes
+        assert (row[1] and row[1].total_seconds()) == (life and pytest.approx(life.total_seconds(), abs=60))
+
+    def test_a_rotated_key_expires_as_its_options_say(
         self, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("cli.main.read_settings", lambda: settings)
         done = CliRunner().invoke(app, ["keys", "create", "--tenant", "acme"])
-        assert done.exit_code == 0
-        with psycopg.connect(database_url) as connection:
-            (row,) = connection.execute("select name, scopes, expires_at from api_keys").fetchall()
-        assert row == ("default", list(USUAL), None)
         overlap = ["keys", "rotate", "--tenant", "acme", done.output.strip(), "--overlap", "0s", "--expires", "1d"]
         assert CliRunner().invoke(app, overlap).exit_code == 0
         with psycopg.connect(database_url) as connection:
@@ -625,6 +647,11 @@ class TestByCommand:
         done = CliRunner().invoke(app, ["keys", *arguments, "--tenant", "acme"])
         assert done.exit_code == 2, done.output
         assert arguments[-2] in done.output
+
+    def test_scopes_and_admin_exclude_each_other(self) -> None:
+        done = CliRunner().invoke(app, ["keys", "create", "--tenant", "acme", "--scopes", "audit:read", "--admin"])
+        assert done.exit_code == 2
+        assert "not both" in done.output
 
     def test_times_are_read_as_they_are_meant(self) -> None:
         assert read_overlap("0s") == timedelta(0)
