@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from api.auth.guards import may, presented_key
 from api.auth.jwt_keys import NoKeysError
 from gateway.doors import DoorError
-from gateway.headers import KEY
+from gateway.headers import KEY, has_palimpsest_key
 from gateway.timeouts import AwayError
 from store.tenants.api_keys import split
 
@@ -45,15 +45,18 @@ class Callers:
         beside = headers.get(KEY)
         named = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
         key = beside.decode("latin-1") if beside is not None else presented_key(named)
+        # Sent twice, it stands in the place of the provider's key as well.
+        credentials = (presented_key(named) or "").encode("latin-1")
+        is_beside = beside is not None and not has_palimpsest_key(credentials, beside)
         if not key or (beside is None and split(key) is None and key.count(".") != 2):  # noqa: PLR2004 - a JWT's dots
             raise _unknown()
         digest = hashlib.sha256(key.encode()).digest()
         try:
             principal = self._authenticator.remembered(digest)
             if principal is None:
-                principal = await self._authenticate(key, digest, is_beside=beside is not None)
+                principal = await self._authenticate(key, digest, is_beside=is_beside)
         except AwayError:
-            if beside is None:
+            if not is_beside:
                 detail = "This key can't be looked up just now."
                 raise DoorError(503, detail, retry_after=1) from None
             return Known(None, is_beside=True)
@@ -62,7 +65,7 @@ class Callers:
         for scope in NEEDED:
             if not may(principal, scope):
                 raise DoorError(403, f"This Palimpsest key has not the scope {scope}.")
-        return Known(principal, is_beside=beside is not None)
+        return Known(principal, is_beside=is_beside)
 
     async def _authenticate(self, key: str, digest: bytes, *, is_beside: bool) -> Principal | None:
         """Return the principal of a key, None for none. Raises AwayError where nobody can say."""

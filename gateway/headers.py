@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 """RFC 9110, 7.6.1: they are about one connection."""
+_PALIMPSEST_KEY: Final = re.compile(rb"key_[0-9a-f]{32}\.")
+"""Begins every Palimpsest key (`store.tenants.api_keys`)."""
 _WRITTEN_ANEW: Final = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"})
 _READ_HERE: Final = (b"gzip", b"deflate", b"identity")
 """Encodings of an answer that its reader understands: what was said in others could not be stored."""
@@ -49,14 +52,19 @@ def is_bypassed(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def outgoing(headers: Headers, *, shape: Shape, provider_key: str | None, size: int | None) -> Headers:
-    """Return what goes on to the provider: everything but what is about the connection, and what is the gateway's own.
+    """Return the headers for the provider: without those about the connection, the gateway's own and Palimpsest keys.
 
     `provider_key` takes the place of the client's credentials, if it is given; `size` are the bytes of the body.
     """
     dropped = _HOP_BY_HOP | _WRITTEN_ANEW | _named(headers, b"connection")
     if provider_key is not None:
         dropped |= CREDENTIALS
-    sent = [(name, value) for name, value in headers if name not in dropped and not name.startswith(OURS)]
+    presented = next((value for name, value in headers if name == KEY), b"")
+    sent = [
+        (name, value)
+        for name, value in headers
+        if name not in dropped and not name.startswith(OURS) and not has_palimpsest_key(value, presented)
+    ]
     sent.append((b"accept-encoding", _encodings(headers)))
     if provider_key:
         secret = provider_key.encode()
@@ -64,6 +72,11 @@ def outgoing(headers: Headers, *, shape: Shape, provider_key: str | None, size: 
     if size is not None:
         sent.append((b"content-length", b"%d" % size))
     return sent
+
+
+def has_palimpsest_key(value: bytes, presented: bytes = b"") -> bool:
+    """Return whether a header's value contains a Palimpsest key, or the key or token that the request `presented`."""
+    return _PALIMPSEST_KEY.search(value) is not None or (presented != b"" and presented in value)
 
 
 def incoming(headers: Headers) -> Headers:

@@ -79,6 +79,19 @@ def test_own_key_passes_through(room: Room) -> None:
         assert "sk-of-the-client" not in str(room.query(f"select * from {table}"))  # noqa: S608 - constants
 
 
+@pytest.mark.parametrize("shape", ["messages", "chat"])
+@pytest.mark.parametrize("where", ["authorization", "x-api-key", "api-key", "cookie"])
+def test_a_palimpsest_key_sent_twice_never_goes_on(room: Room, where: str, shape: str) -> None:
+    value = f"Bearer {room.tenant.key}" if where == "authorization" else room.tenant.key
+    headers = {"authorization": "", "x-palimpsest-key": room.tenant.key, where: value}
+    answer = room.client.post(PATHS[shape], json=asking(shape, f"twice {where} {shape}"), headers=headers)
+    assert answer.status_code == 200
+    asked = room.providers.asked[-1]
+    assert room.tenant.key not in str(asked.headers)
+    if where in {"authorization", "x-api-key"}:
+        assert PROVIDER_KEY in str(asked.headers)
+
+
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "sk-ant-of-somebody"}, {"x-palimpsest-key": "key_1.2"}])
 def test_nobody_gets_in(room: Room, headers: dict[str, str]) -> None:
     with room.gateway.client() as client:
