@@ -12,6 +12,7 @@ import structlog
 from api.http.bodies import aside
 from compaction.pins.serving import reading_bytes
 from compaction.shapes.inner import ShapeError
+from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.contexts import shorten
 from gateway.conversations.histories import (
     UNREADABLE,
@@ -90,7 +91,10 @@ async def prepare(
 
     Raises DoorError for what is no JSON.
     """
-    prepared = await _prepare(services, caller, door, headers, body)
+    try:
+        prepared = await _prepare(services, caller, door, headers, body)
+    except OverLimitsError:
+        return _failed_open(services, body, "limits")
     if prepared.outcome != "failed_open":
         services.core.gateway_outcomes.add(is_open=False)
     return prepared
@@ -104,7 +108,7 @@ async def _prepare(
     if not body or headers.get(CODING, b"identity") != b"identity":
         return PreparedRequest(body, "unchanged")
     try:
-        read = await aside(len(body), _read, services, door, body)
+        read = await read_body_aside(services, caller, body, _read, services, door, body)
     except NotJsonError as error:
         raise DoorError(400, f"The body is no JSON: {error}") from None
     if read is None:

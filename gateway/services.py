@@ -32,6 +32,8 @@ ENDING_SECONDS: Final = 10.0
 """Seconds that a gateway which ends gives the last turns to be stored."""
 APART_CONNECTIONS: Final = 2
 """Connections for keys and for probes: no history is looked up on them, however many wait for the others."""
+READINGS: Final = 2
+"""Large bodies of a tenant that are read at a time: they hold the interpreter, which others need too."""
 _WARM: Final = 2
 """Connections that are open before the first request needs one."""
 _NEWEST: Final = 16
@@ -54,6 +56,7 @@ class GatewayServices:
         self.metrics = GatewayMetrics(self.core.metrics.registry)
         lookups = TenantSlots(max(1, settings.database_pool_size // 2))
         self.deadline = Deadline(settings.gateway_patience_seconds, self._probe, lookups, when_away=self._when_away)
+        self.readings = TenantSlots(READINGS)
         self.learning = Learning()
         self._apart: HotPool
         self.callers: Callers

@@ -7,7 +7,7 @@ originals are stored as messages of a conversation of their own, which is read, 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -18,7 +18,8 @@ from api.http.problems import ProblemError
 from api.http.turn_bodies import read_turn
 from compaction.messages import blocks
 from compaction.shorten.named_results import NAME_DIGITS, NamedResult, named_results, whole_text
-from compaction.tokens import content_tokens
+from compaction.tokens import CHARS_PER_TOKEN, content_tokens
+from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.conversations.histories import UNREADABLE, NotJsonError, refuse_unreadable
 from gateway.conversations.turns import TURN_ROWS, LostTurnError, store_rows
 from gateway.doors import RETRIEVE, DoorError
@@ -31,12 +32,14 @@ from store.gateway import histories as stored
 from store.gateway import originals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from api.actions.caller import Caller
     from compaction.policy import Policy
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = structlog.get_logger()
 
 SECONDS: Final = 2.0
@@ -58,6 +61,11 @@ class _Asked(msgspec.Struct):
     messages: list[Any]
 
 
+class _AskedUnread(msgspec.Struct):
+    messages: msgspec.Raw
+
+
+_read_raw: Final = msgspec.json.Decoder(_AskedUnread).decode
 _read: Final = msgspec.json.Decoder(_Asked).decode
 
 
@@ -78,11 +86,14 @@ class CompressRequest(AnsweredRequest):
 
     async def reply(self, body: bytes) -> Reply:
         """Return as many rows, and what was saved. Rows come back as they are while originals cannot be stored."""
-        if self._caller is None:
-            cut, outcome = CutRows((await aside(len(body), _asked, body)).messages, {}), "failed_open"
-        else:
-            cut = await aside(len(body), _cut, body, self._caller.principal.policy)
-            outcome = "compacted" if cut.results else "unchanged"
+        try:
+            if self._caller is None:
+                cut, outcome = CutRows((await self._read_aside(body, _asked, body)).messages, {}), "failed_open"
+            else:
+                cut = await self._read_aside(body, _cut, body, self._caller.principal.policy)
+                outcome = "compacted" if cut.results else "unchanged"
+        except OverLimitsError:
+            return Reply(await aside(len(body), _unread, body), "failed_open")
         names: frozenset[str] = frozenset()
         if cut.results and self._caller is not None:
             try:
@@ -102,6 +113,9 @@ class CompressRequest(AnsweredRequest):
             "ccr_hashes": sorted(names),
         }
         return Reply(_encode(answer), outcome, None, before - after)
+
+    async def _read_aside(self, body: bytes, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await read_body_aside(self._services, self._caller, body, read, *args, **kwargs)
 
 
 class RetrieveRequest(AnsweredRequest):
@@ -145,6 +159,17 @@ def _asked(body: bytes) -> _Asked:
         except NotJsonError as unreadable:
             raise DoorError(400, f"The body is no JSON: {unreadable}") from None
         raise DoorError(400, f"Expected `messages`: a list of messages of Chat Completions ({error}).") from None
+
+
+def _unread(body: bytes) -> bytes:
+    """Return the answer with the rows as they came, which nobody has looked into. Raises DoorError."""
+    try:
+        rows = _read_raw(body).messages
+    except UNREADABLE as error:
+        raise DoorError(400, f"Expected `messages`: a list of messages of Chat Completions ({error}).") from None
+    tokens = len(bytes(rows)) // CHARS_PER_TOKEN
+    counts = {"tokens_before": tokens, "tokens_after": tokens, "tokens_saved": 0, "compression_ratio": 1.0}
+    return _encode({"messages": rows, **counts, "ccr_hashes": []})
 
 
 def _cut(body: bytes, policy: Policy) -> CutRows:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from api.http.bodies import aside
 from api.http.problems import ProblemError
+from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.conversations.histories import KEY_BYTES, UNREADABLE, NotJsonError, refuse_unreadable
 from gateway.conversations.storing import store
 from gateway.conversations.turns import LostTurnError, store_rows
@@ -95,7 +95,10 @@ class GuardrailRequest(AnsweredRequest):
 
     async def reply(self, body: bytes) -> Reply:
         """Return the shorter history, before a call where there is one, or that nothing is to be changed."""
-        asked = await aside(len(body), _asked, body)
+        try:
+            asked = await read_body_aside(self._services, self._caller, body, _asked, body)
+        except OverLimitsError:
+            return Reply(_NOTHING, "failed_open")
         if asked is None:
             return Reply(_NOTHING, "unchanged")
         if asked.input_type == "response":
