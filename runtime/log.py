@@ -12,6 +12,7 @@ from uuid import UUID
 import structlog
 
 from runtime import ids
+from runtime.database_faults import find_fault, sqlstate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
@@ -53,19 +54,24 @@ def as_clients_see(_logger: Any, _method: str, event: MutableMapping[str, Any]) 
 
 
 def fault(error: BaseException) -> str:
-    """Return what an error is: its type, and of a database's its SQLSTATE, as what it says may quote a row.
+    """Return an error's type; of a database's error also its SQLSTATE and what that means, as its text may quote a row.
 
-    Of a database that lets nobody in also what is said about that, which no row is in: a wrong password, no such
+    Of a refused connection the database's own words are returned, which no row is in: a wrong password, no such
     database, nobody there.
     """
     kind, said = type(error).__name__, getattr(error, "orig", None)
-    state = getattr(said, "sqlstate", None)
-    if said is None:
-        return kind
-    if getattr(error, "statement", "") is None and (state is None or state.startswith(_NOT_LET_IN)):
+    state = sqlstate(error)
+    if (
+        said is not None
+        and getattr(error, "statement", "") is None
+        and (state is None or state.startswith(_NOT_LET_IN))
+    ):
         (line, *_) = str(said).splitlines() or [""]
         return f"{kind}: {line[:_MOST_CHARACTERS]}"
-    return kind if state is None else f"{kind}: {state}"
+    if state is None:
+        return kind
+    known = find_fault(state)
+    return f"{kind}: {state}" if known is None else f"{kind}: {state} {known.words}"
 
 
 def where_raised(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+TRY_AGAIN: Final = "Try again; an Idempotency-Key keeps a turn from being stored twice."
 PROBLEM_BASE: Final = "/docs/problems#"
 """What the URI of a type begins with, relative to the API's own (RFC 9457 allows that); its end is the code."""
 EVERY_CALL: Final = ("unauthenticated", "forbidden", "invalid", "rate_limited", "internal", "unavailable")
@@ -164,7 +165,7 @@ PROBLEM_TYPES: Final = {
         503,
         "The database is away or busy, or as many bytes are under way here as may be: after `Retry-After` send it "
         "again, a turn with its Idempotency-Key.",
-        "The database is busy or can't be reached. Try again; an Idempotency-Key keeps a turn from being stored twice.",
+        f"The database is busy or can't be reached. {TRY_AGAIN}",
     ),
 }
 """By code, in the order of their statuses."""

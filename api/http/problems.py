@@ -14,9 +14,10 @@ from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api.http.problem_types import PROBLEM_TYPES, problem_type
+from api.http.problem_types import PROBLEM_TYPES, TRY_AGAIN, problem_type
 from compaction.choices import with_choices
 from runtime import ids
+from runtime.database_faults import database_fault
 from runtime.log import fault
 from store.archive.erasures import GONE
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from litestar.typing import FieldDefinition
+
+    from runtime.database_faults import DatabaseFault
 
 T = TypeVar("T")
 
@@ -202,8 +205,18 @@ def _of_parameters(errors: Sequence[Mapping[str, Any]], declared: Mapping[str, F
 
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     log.warning("store.unavailable", error=fault(error))
-    # A connection can end between a commit and its answer, so nothing is said of what was written.
-    return respond(request, unavailable(PROBLEM_TYPES["unavailable"].detail))
+    known = database_fault(error)
+    if known is not None:
+        request.app.state.services.operations.note_fault(known)
+    # A connection can end between a commit and its answer, so the answer does not tell what was written.
+    return respond(request, unavailable(unavailable_detail(known)))
+
+
+def unavailable_detail(known: DatabaseFault | None) -> str:
+    """Return the detail of an answer while the database cannot do what a request needs; `known` says why, if it is."""
+    if known is None:
+        return PROBLEM_TYPES["unavailable"].detail
+    return f"{known.words[0].upper()}{known.words[1:]}. {TRY_AGAIN}"
 
 
 def _on_gone(request: Request[Any, Any, Any], error: NoResultFound) -> Response[bytes]:

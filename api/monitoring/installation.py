@@ -17,6 +17,7 @@ from api.background.gateway_outcomes import Outcomes
 from compaction.steps.runs import Queue, RunState
 from migrations.revisions import is_enough
 from runtime.broker import QUEUES
+from runtime.database_faults import database_fault
 from runtime.log import fault
 from store.operations import processes
 from store.operations.processes import Backlog
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from api.background.wakeups import Wakeups
+    from runtime.database_faults import DatabaseFault
     from store.operations.processes import Process
 
 log = structlog.get_logger()
@@ -40,13 +42,16 @@ CACHE_SECONDS: Final = 5.0
 """Seconds for which what was read for one scrape answers others."""
 LOOK_SECONDS: Final = 2.0
 """Seconds that the database, or the broker, may take before it counts as away."""
+FAULT_SECONDS: Final = 60.0
+"""Seconds for which readiness names a fault of writes after a request met it."""
 SUM_SECONDS: Final = 5.0
 """The same for sums over all tenants and days, which grow with the years."""
 SUMS_SHARE: Final = 20
 """Times as long as it took to read them they answer others: every few seconds they would keep a core busy."""
 SWEEPER: Final = "sweeper"
 
-State = Literal["ok", "unavailable", "behind", "missing", "unknown"]
+State = str
+"""`ok`, `unavailable`, `behind`, `missing`, `unknown`, or the name of a fault (`runtime.database_faults`)."""
 
 
 class Readiness(NamedTuple):
@@ -94,6 +99,7 @@ class Operations:
         self._fresh_until = 0.0
         self._sums: tuple[Spending | None, Asked | None] = (None, None)
         self._summed_until = 0.0
+        self._last_fault = "ok", 0.0
 
     async def readiness(self) -> Readiness:
         """Ask every part. Only the database and its schema decide whether requests can be served."""
@@ -102,10 +108,11 @@ class Operations:
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 alive = await self._run_without_tenant(self._who_is_there)
-        except Exception:  # noqa: BLE001 - whatever keeps it from answering
-            parts["database"] = "unavailable"
+        except Exception as error:  # noqa: BLE001 - whatever keeps it from answering
+            known = database_fault(error)
+            parts["database"] = "unavailable" if known is None else known.name
             return Readiness("unavailable", parts)
-        parts["database"] = "ok"
+        parts["database"] = self._write_fault()
         parts["migrations"] = "behind" if alive is None else "ok"
         if alive is None:
             return Readiness("unavailable", parts)
@@ -113,6 +120,15 @@ class Operations:
         parts |= {queue: "ok" if queue in served else "missing" for queue in QUEUES}
         parts[SWEEPER] = "ok" if any(process.kind == SWEEPER for process in alive) else "missing"
         return Readiness("ok" if set(parts.values()) == {"ok"} else "degraded", parts)
+
+    def note_fault(self, known: DatabaseFault) -> None:
+        """Remember a fault that a request met; readiness names those that a look at the database does not find."""
+        if known.is_about_writes:
+            self._last_fault = known.name, time.monotonic()
+
+    def _write_fault(self) -> State:
+        name, noted_at = self._last_fault
+        return name if time.monotonic() - noted_at < FAULT_SECONDS else "ok"
 
     async def metrics(self) -> bytes:
         """Return the gauges in Prometheus' text format."""

@@ -21,6 +21,7 @@ from cli.local.installations import POSTGRES_VARIABLE, REDIS_VARIABLE
 from cli.options import address_of, settings_as_far_as_they_go
 from cli.output import print_json
 from compaction.policy import FIELDS
+from runtime.database_faults import DATABASE_FAULTS
 from runtime.log import configure_logging
 from runtime.settings import Settings
 
@@ -129,6 +130,10 @@ def _api(url: str) -> Iterator[Finding]:
             mend="palimpsest api, or correct PALIMPSEST_URL",
         )
         return
+    faults = {known.name: known for known in DATABASE_FAULTS.values()}
+    for name, state in ready.services.items():
+        if (known := faults.get(state)) is not None:
+            yield problem(name, known.words, why="the API met it within the last minute", mend=known.action)
     missing = [f"{name} {state}" for name, state in ready.services.items() if state != "ok"]
     if ready.status == "unavailable":
         yield problem(

@@ -11,9 +11,8 @@ from cli.doctor.findings import ok, problem, warning
 from cli.doctor.work import work_findings
 from migrations.revisions import FIRST, HEAD, is_enough
 from migrations.run import current_revision
-from runtime.addresses.database_url import hosts_of
+from runtime.database_faults import DATABASE_FAULTS, database_fault, find_fault
 from store.engine import owner_engine, service_engine, transaction
-from store.hosts import READ_ONLY
 from store.operations import diagnosis
 
 if TYPE_CHECKING:
@@ -62,8 +61,9 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
                 yield _security(connection)
                 yield _indexes(connection)
     except SQLAlchemyError as error:
-        what, mend = _unavailable(settings)
-        yield problem("database", f"{what}: {_reason(error)}", why="every call and every worker needs it", mend=mend)
+        known = database_fault(error) or find_fault(diagnosis.refusal(settings)) or DATABASE_FAULTS["08"]
+        what = f"{known.words}: {_reason(error)}"
+        yield problem("database", what, why="every call and every worker needs it", mend=known.action)
         return
     finally:
         engine.dispose()
@@ -80,40 +80,6 @@ def _revision(connection: Connection, settings: Settings) -> str | None:
         connection.rollback()
         diagnosis.act_as(connection, settings.database_role)
         return current_revision(connection)
-
-
-def _unavailable(settings: Settings) -> tuple[str, str]:
-    """Return what is so of a database that nobody can work on, and what mends it."""
-    url, *_ = hosts_of(settings.database_url.get_secret_value())
-    return {
-        "28P01": (
-            f"the database refuses the password of {url.username!r}",
-            "correct the password in PALIMPSEST_DATABASE_URL or PALIMPSEST_DATABASE_PASSWORD",
-        ),
-        "28000": (
-            f"the database does not let {url.username!r} log in",
-            "palimpsest migrate --service-login makes the login; pg_hba.conf allows it; or set PALIMPSEST_DATABASE_URL",
-        ),
-        "3D000": (
-            f"the server answers, and has no database {url.database!r}",
-            f"create database {url.database}, then palimpsest migrate; or set PALIMPSEST_DATABASE_URL",
-        ),
-        "53300": (
-            "the server answers, and takes no more connections",
-            "raise max_connections, lower PALIMPSEST_DATABASE_POOL_SIZE, or put PgBouncer between (docs/deployment.md)",
-        ),
-        READ_ONLY: (
-            "none of the hosts takes writes",
-            "promote one, or name the primary in PALIMPSEST_DATABASE_URL",
-        ),
-        "57P03": ("the server answers, and is starting or stopping", "wait; its log says what it is at"),
-    }.get(
-        diagnosis.refusal(settings) or "",
-        (
-            "the database does not answer",
-            "start Postgres, or set PALIMPSEST_DATABASE_URL (and PALIMPSEST_DATABASE_PASSWORD)",
-        ),
-    )
 
 
 def _reason(error: SQLAlchemyError) -> str:

@@ -166,11 +166,11 @@ def test_it_goes_on_without_the_database(installation: Installation) -> None:
 def test_what_refuses_is_told_apart_from_what_does_not_answer(installation: Installation) -> None:
     url = make_url(installation.url)
     told = {
-        "refuses the password of 'palimpsest'": url.set(password="another"),
-        "has no database 'nowhere'": url.set(database="nowhere"),
-        "the database does not answer": make_url(NOWHERE),
+        "the database refuses the password of this login": url.set(password="another"),
+        "the server has no database of this name": url.set(database="nowhere"),
+        "the database cannot be reached": make_url(NOWHERE),
         # As two standbys would.
-        "none of the hosts takes writes": url.set(
+        "the database takes no writes": url.set(
             host=None,
             port=None,
             query={"host": [f"{url.host}:{url.port}"] * 2, "options": "-c default_transaction_read_only=on"},

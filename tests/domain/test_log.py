@@ -56,11 +56,17 @@ def test_a_database_that_lets_nobody_in_is_told_apart_and_a_statement_is_not() -
 
     wrong = SaidError('password authentication failed for user "somebody"\nDETAIL: more')
     assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]}"
-    assert fault(DBAPIError("select 1", None, wrong)) == "DBAPIError: 28P01"
+    assert (
+        fault(DBAPIError("select 1", None, wrong))
+        == "DBAPIError: 28P01 the database refuses the password of this login"
+    )
     wrong.sqlstate = "22023"  # a role that is not there
     assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]}"
     wrong.sqlstate = "23505"
     assert fault(DBAPIError(None, None, wrong)) == "DBAPIError: 23505"
+    wrong.sqlstate = "53100"
+    assert fault(DBAPIError("insert", None, wrong)) == "DBAPIError: 53100 the database's disk is full"
+    assert fault(wrong) == "SaidError: 53100 the database's disk is full"
     assert fault(ValueError("somebody's words")) == "ValueError"
 
 

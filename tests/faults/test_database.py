@@ -300,7 +300,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
         query(server.url, "select pg_switch_wal()")
         query(server.url, "create table first_in_it ()")
         fill(ballast)
-        unavailable(turn.send())
+        refused = turn.send()
+        unavailable(refused)
+        assert refused.json()["detail"].startswith("The database's disk is full.")
+        ready = installation.client.get(f"{installation.client.base_url.copy_with(path='/readyz')}")
+        assert (ready.status_code, ready.json()["services"]["database"]) == (200, "disk_full")
         installation.model.release()
         eventually(lambda: any(event["event"] == "write.again" for event in worker.events), 60)
         assert talk.context()["last_seq"] == len(talk.sent) - 1  # what is there is served

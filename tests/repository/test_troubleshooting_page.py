@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from api.http.problem_types import PROBLEM_TYPES
+from runtime.database_faults import DATABASE_FAULTS
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:
@@ -16,6 +17,14 @@ PAGE: Final = (ROOT / "docs/troubleshooting.md").read_text()
 CARRIERS: Final = {"warnings", "ignored"}
 """Names under which the code hands warnings on."""
 FEWEST_WORDS: Final = 3
+
+
+def test_the_page_explains_each_fault_of_the_database() -> None:
+    for state, known in DATABASE_FAULTS.items():
+        (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{known.name}` |")]
+        assert state in row
+        assert known.words in row
+        assert known.action in row
 
 
 def is_carrier(node: ast.AST) -> bool:
