@@ -58,7 +58,7 @@ class Repairs:
 
     def warnings(self) -> list[str]:
         """Return what was mended, in plain words."""
-        counted = [f"{count} {text}" for name, text in _WARNINGS if (count := getattr(self, name))]
+        counted = [text.format(count=count) for name, text in _WARNINGS if (count := getattr(self, name))]
         if self.stood_in:
             counted.append("the newest message has no place where it was sent; a text stands for it")
         if self.opened:
@@ -67,14 +67,14 @@ class Repairs:
 
 
 _WARNINGS: Final = (
-    ("moved_results", "tool result(s) were stored out of place and moved to their call"),
-    ("missing_results", "tool call(s) had no result stored and got an error result"),
-    ("renamed_calls", "tool call(s) have an id or a name that the API refuses and got another"),
-    ("repaired_arguments", "tool call(s) have arguments that are no JSON object and are served as one"),
-    ("repaired_media", "image(s) or file(s) have no data, or a wrong media type, and are served repaired"),
-    ("dropped_blocks", "empty or orphaned block(s) are left out"),
-    ("stale_thinking", "block(s) of thinking from before a late tool result are left out"),
-    ("last_thinking", "block(s) of thinking that nothing was said after are left out"),
+    ("moved_results", "{count} tool result(s) were stored out of place and moved to their call"),
+    ("missing_results", "{count} tool call(s) had no result stored and got an error result"),
+    ("renamed_calls", "{count} tool call(s) have an id or a name that the API refuses and got another"),
+    ("repaired_arguments", "{count} tool call(s) have arguments that are no JSON object and are served as one"),
+    ("repaired_media", "{count} image(s) or file(s) have no data, or a wrong media type, and are served repaired"),
+    ("dropped_blocks", "{count} empty or orphaned block(s) are left out"),
+    ("stale_thinking", "{count} block(s) of thinking from before a late tool result are left out"),
+    ("last_thinking", "{count} block(s) of thinking that nothing was said after are left out"),
 )
 """Counters of repairs and what a warning says of each, in this order."""
 
