@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.cache_marks import MAX_MARKS, with_mark
+from compaction.media.limits import MediaLimits, may_exceed
+from compaction.media.shedding import shed_media
 from compaction.messages import CACHE_MARK, count_marks
 from compaction.pins.serving import check
 from compaction.repair import repair
@@ -19,12 +21,14 @@ from gateway.conversations.put_back import live_before
 from gateway.conversations.recognition import decoded
 
 if TYPE_CHECKING:
+    from compaction.view import View
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
     from store.gateway.histories import Head
 
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
+NO_LIMITS: Final = MediaLimits()
 
 
 class CompactedRequest(NamedTuple):
@@ -39,20 +43,31 @@ class CompactedRequest(NamedTuple):
     """The hash over the rules that stand in its messages word for word, as answers of the API have it."""
 
 
-def shorten(history: ResentHistory, place: Recognized) -> CompactedRequest | None:
-    """Return a request with the head in the place of what it covers, None where there is none to stand there."""
+def shorten(history: ResentHistory, place: Recognized, limits: MediaLimits = NO_LIMITS) -> CompactedRequest | None:
+    """Return a request with the head in the place of what it covers, and within the limits on media.
+
+    None where there is no head that can stand there, and nothing is over a limit.
+    """
     head = place.head
-    if head is None or head.covers_through > place.last_seq:
+    if head is not None and head.covers_through > place.last_seq:
+        head = None
+    first = 0 if head is None else live_before(head.covers_through + 1, place.removed)
+    kept = b"".join([b"" if head is None else head.messages.encode(), *history.rows[first:]])
+    if may_exceed(kept, limits):
+        rows, shed = _carefully(history, place, head, first, limits)
+        if head is None and not shed:
+            return None
+    elif head is None:
         return None
-    first = live_before(head.covers_through + 1, place.removed)
-    if history.shape == "messages" and not _needs_care(history, place, head, first):
+    elif history.shape == "messages" and not _needs_care(history, place, head, first):
         rows = [row for row in (_marked(head.messages, history, first)[1:-1], *history.rows[first:]) if row]
     else:
-        rows = _carefully(history, place, head, first)
+        rows, _ = _carefully(history, place, head, first, limits)
     shown = history.with_rows(rows)
     served = b"[" + b",".join([*history.lead, *rows]) + b"]" if place.rules else b"[]"
-    saved = max(0, head.covered_tokens - head.tokens)
-    return CompactedRequest(shown, saved, head.version, check(served, place.rules).sha256)
+    saved = 0 if head is None else max(0, head.covered_tokens - head.tokens)
+    version = 0 if head is None else head.version
+    return CompactedRequest(shown, saved, version, check(served, place.rules).sha256)
 
 
 def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:
@@ -63,8 +78,13 @@ def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: in
     return any(b'thinking"' in row for row in history.rows[first : max(first, through)])
 
 
-def _carefully(history: ResentHistory, place: Recognized, head: Head, first: int) -> list[bytes]:
-    """Return the head and what comes after it as rows of the request's shape, read, stripped and mended."""
+def _carefully(
+    history: ResentHistory, place: Recognized, head: Head | None, first: int, limits: MediaLimits
+) -> tuple[list[bytes], int]:
+    """Return the head and what comes after it as rows of the request's shape, read, stripped and mended.
+
+    How many media gave way to the limits comes with them.
+    """
     seqs = _seqs(place, len(history.rows))
     values = {at: _value(history.rows[at]) for at in range(first, len(history.rows))}
     tail = []
@@ -73,7 +93,7 @@ def _carefully(history: ResentHistory, place: Recognized, head: Head, first: int
         inner = decoded(history.shape, value)
         tail.append(ViewMessage(inner.role, inner.content, seqs[at]))
         sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
-    before = load_view(head.messages, head.seqs)
+    before = () if head is None else load_view(head.messages, head.seqs)
     if history.shape == "messages" and before and (mark := _mark_of_head(history, first)) is not None:
         before = (*before[:-1], before[-1].with_content(with_mark(before[-1].content, mark)))
     if history.shape != "messages":
@@ -83,18 +103,20 @@ def _carefully(history: ResentHistory, place: Recognized, head: Head, first: int
                 row = history.rows[places[message.seq]]
                 value = _value(row)
                 sent[message.seq] = SentMessage(row.decode(), value, decoded(history.shape, value))
-    view = (*before, *strip_thinking(tail, place.strip_thinking_through))
-    if place.broken_through > head.covers_through:
+    view: View = (*before, *(tail if head is None else strip_thinking(tail, place.strip_thinking_through)))
+    if head is not None and place.broken_through > head.covers_through:
         view, _ = repair(view)
+    shed = shed_media(view, limits)
+    view = shed.view
     if history.shape != "messages":
-        return [_encode(row) for row in codecs.encode(history.shape, view, sent).messages]
+        return [_encode(row) for row in codecs.encode(history.shape, view, sent).messages], shed.replaced
     by_seq = {seq: message for seq, message in sent.items() if seq >= 0}
     rows = []
     for message in view:
         own = by_seq.get(message.seq)
         same = own is not None and own.decoded.content is message.content
         rows.append(own.text.encode() if own is not None and same else _encode(message.as_message()))
-    return rows
+    return rows, shed.replaced
 
 
 def _seqs(place: Recognized, count: int) -> list[int]:

@@ -10,10 +10,11 @@ import msgspec
 import structlog
 
 from api.http.bodies import aside
+from compaction.media.limits import MediaLimits, limits_of
 from compaction.pins.serving import reading_bytes
 from compaction.shapes.inner import ShapeError
 from gateway.body_limits import OverLimitsError, read_body_aside
-from gateway.contexts import shorten
+from gateway.contexts import NO_LIMITS, shorten
 from gateway.conversations.histories import (
     UNREADABLE,
     BeginningKeys,
@@ -62,6 +63,8 @@ class PreparedRequest(NamedTuple):
     """The body before the recall tool was declared in it; None where it is not."""
     repaired: int = 0
     """Malformed rows of the client's that went on repaired."""
+    limits: MediaLimits = NO_LIMITS
+    """Limits of the model on media, which hold for a second try as well."""
 
     @property
     def conversation(self) -> str | None:
@@ -119,7 +122,9 @@ async def _prepare(
     try:
         prepared = await _in_place(services, caller, headers, body, history, links)
     except AwayError:
-        return _failed_open(services, body, "database", repaired=len(history.malformed))
+        opened = _failed_open(services, body, "database", repaired=len(history.malformed))
+        limits = limits_of(caller.principal.policy_of("{}", _model(history)).policy)
+        return await with_head(opened._replace(limits=limits), history, new_place())
     return prepared._replace(repaired=len(history.malformed))
 
 
@@ -198,7 +203,8 @@ async def _in_place(
     keys = BeginningKeys(circle, links)
     in_session = name is not None or session.name is not None
     place = await _recognized(services, caller, history, keys, (named, external_id), in_session=in_session)
-    recalls = caller.principal.policy_of(place.policy, None).policy.gateway_recall
+    policy = caller.principal.policy_of(place.policy, _model(history)).policy
+    recalls = policy.gateway_recall
     with_tool = declared(history) if recalls else None
     history = with_tool or history
     learned = Learned(
@@ -217,7 +223,8 @@ async def _in_place(
         0,
     )
     came = body if with_tool is not None else None
-    return await with_head(PreparedRequest(body, "unchanged", learned, history, came), history, place)
+    prepared = PreparedRequest(body, "unchanged", learned, history, came, limits=limits_of(policy))
+    return await with_head(prepared, history, place)
 
 
 async def _recognized(
@@ -244,18 +251,15 @@ async def _recognized(
 
 async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Recognized) -> PreparedRequest:
     """Return what goes on with the head in the place of what it covers, as it is where none can stand there."""
-    if prepared.learned is None:
-        return prepared
-    learned = prepared.learned._replace(place=place, first=place.keyed)
+    learned = prepared.learned and prepared.learned._replace(place=place, first=place.keyed)
     sendable = whole = history.repaired()
     try:
         if place.recalls:
             whole = sendable._replace(rows=put_back(history.shape, sendable.rows, place.recalls, place.removed))
-        size = 0
+        size = len(prepared.body)
         if place.head is not None:
-            size = len(prepared.body)
             size += reading_bytes((rule.text for rule in place.rules), size)
-        shorter: CompactedRequest | None = await aside(size, partial(shorten, whole, place))
+        shorter: CompactedRequest | None = await aside(size, partial(shorten, whole, place, prepared.limits))
     except (ShapeError, *UNREADABLE) as error:
         # What this service cannot read the provider may.
         log.info("gateway.not_read", error=str(error), conversation=str(place.conversation_id))
@@ -267,7 +271,9 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
             whole = sendable
         if prepared.as_it_came is not None or place.recalls:
             body = whole.with_rows(whole.rows)
-        return prepared._replace(body=body, learned=learned, history=history)
+        return prepared._replace(body=body, learned=learned, history=learned and history)
+    if learned is None:
+        return prepared._replace(body=shorter.body)
     learned = learned._replace(
         outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version, rules=shorter.rules
     )

@@ -14,6 +14,8 @@ from api.http.problems import or_not_found
 from api.schema.types import CacheBreakpointOut, ContextTokens, RulesOut, SnapshotRef
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
 from compaction.cost import breakpoints
+from compaction.media.limits import any_may_exceed, limits_of, shed_warning
+from compaction.media.shedding import shed_media
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
 from compaction.pins.agreement import proposal_warning, proposals
@@ -106,6 +108,9 @@ async def read_context(
     if ignored:
         # The database has reckoned with overrides that are not in force.
         stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
+    if stored.plain and await _may_exceed_limits(stored, policy):
+        # The messages one by one, as the oldest media have to go.
+        stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
     size = 0 if stored.plain else len(stored.head or "") + len(stored.tail or "")
     marks = 0 if stored.plain or breakpoint_room else await _fixed_marks(caller, conversation, stored)
     as_asked = partial(serve, fixed_marks=marks, shape=shape, breakpoint_room=breakpoint_room)
@@ -115,6 +120,13 @@ async def read_context(
         record = _record(caller.tenant_id, conversation, stored.head_version, policy, fitted, served.warnings)
         services.assemblies.add(record, caller.request_id)
     return ContextAnswer(served.body, etag + suffix, served.rules)
+
+
+async def _may_exceed_limits(stored: ContextRead, policy: Policy) -> bool:
+    """Return whether a context that is stored sound may have more media than the model takes."""
+    texts = [text for text in (stored.head, stored.tail, stored.sent) if text]
+    limits = limits_of(policy)
+    return await aside(sum(map(len, texts)), lambda: any_may_exceed(texts, limits))
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:
@@ -307,9 +319,10 @@ def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
     working = working_view(stored, policy)
     about = history_of(stored, working)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
+    shed = shed_media(working.view, limits_of(policy))
     fit = partial(
         fit_history,
-        working.view,
+        shed.view,
         weigh=lambda message: message.tokens * stored.factor,
         carries_summary=about.carries_summary,
         lacks_rounds=about.lacks_rounds,
@@ -320,13 +333,14 @@ def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
     fitted = fit_with_rules(
         fit,
         room,
-        working.view,
+        shed.view,
         about.rules,
         factor=stored.factor,
         max_tokens=policy.pinned_max_tokens,
         is_part=about.is_part,
     )
-    warnings = (*working.warnings, *drop_warnings(fitted, about.exchanges))
+    shed_warnings = [shed_warning(shed.seqs)] if shed.replaced else []
+    warnings = (*working.warnings, *shed_warnings, *drop_warnings(fitted, about.exchanges))
     return FittedContext(fitted, about.exchanges, fixed, warnings)
 
 

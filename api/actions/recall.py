@@ -167,12 +167,18 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
 def _rows(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, reference: references.Reference
 ) -> Sequence[Any]:
-    """Return what a reference names, and of messages the one before them for its calls."""
+    """Return what a reference names, and of messages the one before them for its calls.
+
+    One message comes with the one after it as well, whose words may be the nearest to its images.
+    """
     if reference.is_context:
         position = reference.block or 0
         row = originals.context_block(connection, tenant_id, conversation_id, reference.first, position)
         return () if row is None else (row,)
-    seqs = [*range(reference.first, reference.last + 1), *range(max(0, reference.first - 1), reference.first)]
+    seqs = [
+        *range(reference.first, reference.last + 2 - reference.is_range),
+        *range(max(0, reference.first - 1), reference.first),
+    ]
     return originals.chosen(connection, tenant_id, conversation_id, seqs)
 
 

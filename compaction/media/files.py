@@ -102,7 +102,7 @@ class MediaFacts(NamedTuple):
         return -(-self.bytes * 4 // 3)
 
 
-_OPAQUE_KINDS: Final = {
+OPAQUE_KINDS: Final = {
     "image": "image",
     "file": "document",
     "input_audio": "audio",
@@ -127,7 +127,7 @@ def media_facts(block: Mapping[str, Any]) -> MediaFacts | None:
         return None if is_text else _of_source("document", source)
     if kind == "container_upload":
         return MediaFacts("document", tokens=DOCUMENT_TOKENS)
-    if kind == "opaque" and (known := _OPAQUE_KINDS.get(str(block.get("of")))) is not None:
+    if kind == "opaque" and (known := OPAQUE_KINDS.get(str(block.get("of")))) is not None:
         size, count = block.get("size"), block.get("bytes")
         return MediaFacts(
             known,

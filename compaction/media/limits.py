@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.coverage import name_seqs
 from compaction.media.files import MediaFacts, media_facts
 from compaction.windows import find_by_model, window_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compaction.policy import Policy
 
@@ -114,6 +115,34 @@ def media_load(contents: Iterable[Any]) -> MediaLoad:
         for _, facts in media_in(content):
             load += load_of(facts)
     return load
+
+
+_IMAGE_MARKS: Final = (b'"image"', b'"image_url"', b'"input_image"')
+_DOCUMENT_MARKS: Final = (b'"document"', b'"file"', b'"input_file"')
+
+
+def may_exceed(text: bytes, limits: MediaLimits) -> bool:
+    """Return whether messages as JSON text, in any shape, may be over a limit; False is certain.
+
+    Nothing is parsed: blocks are counted by the names of their types, of which there may be more than media.
+    """
+    most = min(filter(None, (limits.images, limits.media, limits.image_side and limits.side_from - 1)), default=0)
+    if most and sum(map(text.count, _IMAGE_MARKS)) > most:
+        return True
+    if 0 < limits.media_bytes < len(text):
+        return True
+    return bool(limits.documents or limits.document_pages) and any(mark in text for mark in _DOCUMENT_MARKS)
+
+
+def any_may_exceed(texts: Iterable[str], limits: MediaLimits) -> bool:
+    """Return what `may_exceed` tells of several texts together."""
+    return may_exceed("".join(texts).encode(), limits)
+
+
+def shed_warning(seqs: Sequence[int]) -> str:
+    """Return what a context's answer says of media that gave way to a request's limits."""
+    named = name_seqs(seqs)
+    return f"images or files gave way to texts that name them, to stay within the model's limits: messages {named}"
 
 
 _CLAUDE: Final = {

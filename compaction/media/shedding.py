@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.media.files import media_facts
 from compaction.media.limits import NO_MEDIA, MediaLoad, load_of, media_in
 from compaction.recall import references
 from compaction.summary.attachments import media_note
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from compaction.media.limits import MediaLimits
 
 _NOTE: Final = "[{about}: stored but not shown{where}]"
+_NAMED: Final = re.compile(r"\[(?P<about>[^\[\]\n]+): stored but not shown(?:, recall (?P<place>m\d{1,9}\.\d{1,6}))?\]")
 _STEPS: Final = 10
 """What is over a limit is shed in tenths of it, so that what is served stays the same for a while."""
 
@@ -91,6 +94,29 @@ def replace_media(view: Sequence[ViewMessage], media: Collection[Medium]) -> She
     last = max((message.seq for message in view), default=WRITTEN)
     seqs = tuple(view[index].seq for index in sorted(places) if view[index].seq != WRITTEN)
     return ShedMedia(strip_thinking(changed, last, from_index=min(places) + 1), seqs, len(media))
+
+
+def without_media(message: ViewMessage) -> ViewMessage:
+    """Return a message whose media are all replaced by the texts that name them."""
+    return replace_media((message,), media_of((message,))).view[0]
+
+
+def media_notes(view: Sequence[ViewMessage]) -> list[str]:
+    """Return for each medium of a view what it is and where recall finds it, oldest first.
+
+    Those that are texts already have their place too.
+    """
+    notes = []
+    for message in view:
+        for index, block in enumerate(message.content if isinstance(message.content, list) else ()):
+            inner = block.get("content") if block.get("type") == "tool_result" else None
+            for part in inner if isinstance(inner, list) else [block]:
+                if not isinstance(part, dict):
+                    continue
+                text = part if media_facts(part) is None else named_medium(part, message.seq, index)
+                if named := _NAMED.fullmatch(str(text.get("text"))):
+                    notes.append(named["about"] + (f" [{named['place']}]" if named["place"] else ""))
+    return notes
 
 
 def named_medium(block: dict[str, Any], seq: int, index: int) -> dict[str, Any]:

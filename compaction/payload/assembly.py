@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.coverage import name_seqs
+from compaction.media.limits import limits_of, media_load, shed_warning
+from compaction.media.shedding import shed_media
 from compaction.messages import blocks, has_thinking, is_request, tool_result_ids
 from compaction.pins.serving import fit_with_rules
 from compaction.repair import repair
@@ -139,6 +141,8 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     held = policy.reserved_output_tokens if reserved is None else reserved
     speaks = bool(layers.prior or layers.turn) and _last_request(layers.history) is None
     history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
+    shed = shed_media(history, limits_of(policy), beside=media_load([asked.content] if asked else []))
+    history = shed.view
     system = about.scaled(fixed_tokens(layers.system, layers.tools) + about.unstored)
     user = about.scaled(asked.tokens) if asked else 0
     room = budget - held - system - user
@@ -163,7 +167,10 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     assembly = Assembly(
         messages, system, prior_tokens, turn_tokens, user, fitted, about.exchanges, budget, held, given_way
     )
-    return assembly._replace(warnings=(*fixed_warnings(system, policy), *warnings, *_warnings(assembly)))
+    shed_warnings = [shed_warning(shed.seqs)] if shed.replaced else []
+    return assembly._replace(
+        warnings=(*fixed_warnings(system, policy), *warnings, *shed_warnings, *_warnings(assembly))
+    )
 
 
 def _fit(history: View, asked: ViewMessage | None, room: float, about: History) -> Fitted:

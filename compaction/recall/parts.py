@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.media.files import OPAQUE_KINDS, media_facts
 from compaction.messages import CALLS, INSTRUCTION, OPAQUE, blocks, is_server_result
 from compaction.recall import tool
+from compaction.summary.attachments import media_note
 from compaction.tokens import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEDIA: Final = frozenset({"image", "document", "container_upload"})
+_OPAQUE_MEDIA: Final = tuple(OPAQUE_KINDS)
+_NOT_WORDS: Final = re.compile(r"[\W_]+")
+_MOST_URL: Final = 2_000
+"""Characters of a URL in which its file name is looked for."""
 _WORDS: Final = frozenset({"text", INSTRUCTION, OPAQUE})
 _NEVER: Final = frozenset({"thinking", "redacted_thinking"})
 """Kinds that are nobody's words to be read again: reasoning belongs to the answer that it led to."""
@@ -57,6 +64,11 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
             name = names.get(str(block.get("tool_use_id")), "")
             if name != tool.NAME:
                 quoted_parts.append(QuotedPart(index, kind, text_of(block.get("content", "")), name or None))
+                quoted_parts += [
+                    QuotedPart(index, str(part["type"]), described_medium(part), name or None)
+                    for part in blocks(block.get("content"))
+                    if media_facts(part) is not None
+                ]
         else:
             quoted_parts.append(QuotedPart(index, kind, _block_text(block)))
     return quoted_parts
@@ -64,6 +76,8 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
 
 def _block_text(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
+    if media_facts(block) is not None:
+        return described_medium(block)
     if kind in _WORDS:
         return str(block.get("text") or "")
     if kind in MEDIA:
@@ -76,10 +90,25 @@ def _block_text(block: Mapping[str, Any]) -> str:
     return json_text(block)
 
 
+def described_medium(block: Mapping[str, Any]) -> str:
+    """Return what an image or a file is, with the words in its file name, by which it can be found."""
+    source = block.get("source")
+    url = source.get("url") if isinstance(source, dict) else None
+    named = url if isinstance(url, str) else block.get("title") or (block.get("text") if "of" in block else None)
+    words = _NOT_WORDS.sub(" ", str(named or "")[:_MOST_URL].partition("?")[0].rpartition("/")[2]).strip()
+    return f"{media_note(block)} ({words})" if words else media_note(block)
+
+
+def is_medium(kind: str, text: str) -> bool:
+    """Return whether a part is an image or a file, described and not quoted."""
+    return kind in MEDIA or (kind == OPAQUE and text.startswith(_OPAQUE_MEDIA))
+
+
 def text_of(content: Any) -> str:
     """Return the text of a tool result's content; what is no text in it is left out."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(filter(None, (_block_text(part) for part in content if isinstance(part, dict))))
+        said = [part for part in content if isinstance(part, dict) and media_facts(part) is None]
+        return "\n".join(filter(None, map(_block_text, said)))
     return "" if content is None else json_text(content)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.recall import references
-from compaction.recall.parts import QuotedPart, call_names, parts_of
+from compaction.recall.parts import QuotedPart, call_names, is_medium, parts_of
 from compaction.recall.segments import Searchable, segments
 from compaction.recall.words import tokens
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
@@ -26,6 +26,8 @@ NEIGHBOURS: Final = 1
 """Messages on each side of a hit that come with it: a question and its answer, a call and its result."""
 EXCERPT_CHARS: Final = 600
 """Characters, by weight, of a message that comes whole; of a longer one comes as much."""
+NEAREST_CHARS: Final = 160
+"""Characters of the words beside an image or a file that come with what it is."""
 _MISSES: Final = 3
 """Hits without room for them after which no smaller one is tried."""
 _SAME_IN_TEN: Final = 9
@@ -72,7 +74,24 @@ def quoted(rows: Iterable[StoredText]) -> dict[int, QuotedMessage]:
         messages[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names), row.name)
         if row.role == "assistant":
             names |= call_names(content)
-    return messages
+    return {seq: _with_nearest_words(message, messages) for seq, message in messages.items()}
+
+
+def _with_nearest_words(message: QuotedMessage, others: Mapping[int, QuotedMessage]) -> QuotedMessage:
+    """Return a message whose images and files come with the words beside them: its own, else its neighbour's."""
+    if not any(is_medium(part.kind, part.text) for part in message.parts):
+        return message
+    parts = []
+    for at, part in enumerate(message.parts):
+        if is_medium(part.kind, part.text):
+            around = (*message.parts[at + 1 :], *reversed(message.parts[:at]))
+            near = (each for seq in (message.seq + 1, message.seq - 1) if seq in others for each in others[seq].parts)
+            words = next((each.text for each in (*around, *near) if each.kind == "text" and each.text.strip()), "")
+            said = " ".join(words[: 2 * NEAREST_CHARS].split())[:NEAREST_CHARS]
+            parts.append(part._replace(text=f"{part.text}; beside it: {said}") if said else part)
+        else:
+            parts.append(part)
+    return message._replace(parts=parts)
 
 
 def quoted_context(row: Any) -> QuotedMessage:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from compaction.media.shedding import media_notes, without_media
 from compaction.pins.pinned import latest_request_pin
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.pruning import Pruned, prune
@@ -118,7 +119,9 @@ def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -
     zone = summaries.find_zone(stage.view, tail, in_pieces=stage.working.in_pieces)
     if zone is None:
         return RunReason.ZONE_TOO_SMALL
-    if stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
+    opening = stage.view[: zone.start]
+    media = stage.estimate(opening) - stage.estimate(tuple(map(without_media, opening)))
+    if media + stage.estimate(stage.view[zone.start : zone.stop]) < policy.min_savings_tokens:
         return RunReason.NOT_SMALLER
     return zone
 
@@ -158,9 +161,12 @@ def summarize(
 
     `claims` are what its lines rest on, `read_through` is the seq of the newest message that it was made from.
     """
-    rebuilt = summaries.rebuild(stage.view, zone, text, previous=stage.working.snapshot.summary)
+    previous = stage.working.snapshot.summary
+    text = summaries.with_media_list(text, media_notes(stage.view[zone.start : zone.stop]), previous)
+    rebuilt = summaries.rebuild(stage.view, zone, text, previous=previous)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
-    outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=text)
+    lost_media = tuple(message.seq for message in stage.view[: zone.start] if without_media(message) is not message)
+    outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, lost_media, removed="summarized", summary=text)
     return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.media.shedding import without_media
 from compaction.messages import CALLS, THINKING, blocks, is_instruction, is_of_other_shape, is_server_result
 from compaction.pieces import beginnings, count_messages
 from compaction.summary.frames import visible
@@ -23,6 +25,10 @@ NOTHING_NOTED: Final = "Nothing was noted."
 """Stands under a heading that the summarizer left out."""
 SAYS_NOTHING: Final = frozenset({"none", "none.", "n/a", "- none", "- none.", NOTHING_NOTED.lower(), REFERENCE.lower()})
 """Lines of summaries, in lower case, that say nothing of the conversation."""
+MEDIA: Final = "Images and files that are not shown any more:"
+"""Heads the list of media at the end of a summary's frame."""
+MOST_MEDIA: Final = 20
+"""Media that the list names, the newest; the others are counted."""
 NOTE: Final = "Note: "
 PARTIAL: Final = "partial: "
 SIDE_BY_SIDE: Final = "its parts stand side by side"
@@ -167,7 +173,23 @@ def without_reference(summary: str) -> str:
 def carried_over(summary: str) -> str:
     """Return a summary as the next one takes it over: without what marks it as one, and what tells how it was made."""
     made = (f"{NOTE}{PARTIAL}", f"{NOTE}{SIDE_BY_SIDE}")
-    return "\n".join(line for line in without_reference(summary).split("\n") if not line.startswith(made)).rstrip("\n")
+    said = without_reference(summary).partition(f"\n{MEDIA}\n")[0]
+    return "\n".join(line for line in said.split("\n") if not line.startswith(made)).rstrip("\n")
+
+
+def with_media_list(summary: str, notes: Sequence[str], previous: str | None) -> str:
+    """Return a summary that ends with a list of the media that left the context, those of the previous one included."""
+    _, _, earlier = (previous or "").partition(f"\n{MEDIA}\n")
+    lines = [line.removeprefix("- ") for line in earlier.split("\n") if line.startswith("- ")]
+    counted = _OLDER.fullmatch(lines[0]) if lines else None
+    older = int(counted[1].replace(",", "")) if counted else 0
+    every = [*dict.fromkeys([*lines[bool(counted) :], *notes])]
+    older += max(0, len(every) - MOST_MEDIA)
+    listed = [*([f"{older:,} older"] if older else []), *every[-MOST_MEDIA:]]
+    return f"{summary}\n\n{MEDIA}\n" + "\n".join(f"- {line}" for line in listed) if listed else summary
+
+
+_OLDER: Final = re.compile(r"(\d{1,3}(?:,\d{3}){0,3}) older")
 
 
 def framed(summary: str) -> str:
@@ -194,7 +216,8 @@ def without_summary(first: ViewMessage, summary: str) -> ViewMessage:
 def around(view: Sequence[ViewMessage], zone: Zone, previous: str | None) -> tuple[View, View]:
     """Return the messages that stay before a summary of the zone, and those after it.
 
-    They are without the text of `previous`, the summary that it takes the place of. There is always one before it.
+    They are without the text of `previous`, the summary that it takes the place of, and the first message of the user
+    keeps its words alone: its media go as those of the zone do. There is always one before it.
     """
     tail = tuple(view[zone.stop :])
     if signed_summary(view) is not None:
@@ -203,7 +226,7 @@ def around(view: Sequence[ViewMessage], zone: Zone, previous: str | None) -> tup
     first = view[preamble] if preamble < zone.start else ViewMessage("user", OPENING)
     if previous is not None:
         first = without_summary(first, previous)
-    return (*view[:preamble], first), tail
+    return (*view[:preamble], without_media(first)), tail
 
 
 def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: str | None = None) -> View:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from compaction.messages import blocks
 from compaction.policy import Policy
 from compaction.recall import references
+from compaction.recall.parts import MEDIA
 from compaction.recall.passages import StoredText, quoted, read
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.pruning import prune
@@ -182,10 +183,11 @@ PRUNES: Final[dict[str, Any]] = {
 
 
 def original(rows: list[StoredText], ref: str) -> str:
-    """Return all that recall gives back by a reference."""
+    """Return all the text that recall gives back by a reference, but what describes media."""
     place = references.parse(ref)
     packed = read([quoted(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
-    return "".join(excerpt.text for passage in packed.passages for excerpt in passage.excerpts)
+    excerpts = (excerpt for passage in packed.passages for excerpt in passage.excerpts)
+    return "".join(excerpt.text for excerpt in excerpts if excerpt.part.kind not in MEDIA)
 
 
 def rows_of(messages: list[dict[str, Any]]) -> list[StoredText]:

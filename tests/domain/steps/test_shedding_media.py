@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.media.limits import MediaLimits, MediaLoad
-from compaction.media.shedding import load_of_view, media_of, shed_media
+from compaction.media.shedding import load_of_view, media_notes, media_of, shed_media
+from compaction.summary.zone import Zone, carried_over, rebuild, with_media_list
 from compaction.view import View, ViewMessage
 from tests.support.blocks import pdf_block, png, text_block
 from tests.support.messages_api import problems
@@ -192,3 +193,36 @@ def test_whatever_comes_is_within_the_limits_and_the_newest_go_last(
     assert problems([message.as_message() for message in shed.view]) == []
     if not load_of_view(view).exceeds(limits):
         assert shed.view == view
+
+
+def test_a_summary_takes_the_media_of_the_first_message_and_lists_those_of_its_zone() -> None:
+    by_url = {"type": "image", "source": {"type": "url", "url": "https://files.example.com/boiler-77.png"}}
+    view = shown(picture(640, 480), by_url, pdf_block(3), picture())
+    notes = media_notes(view[1:6])
+    assert notes == [
+        "image at https://files.example.com/boiler-77.png [m2.0]",
+        "document, application/pdf, 3 pages, about 218 bytes [m4.0]",
+    ]
+    summary = with_media_list("So far.", notes, None)
+    first = rebuild(view, Zone(1, 6), summary)[0]
+    assert left((first,)) == []
+    assert (
+        parts(first)[0]["text"]
+        == "[image, image/png, 640 x 480 px, about 117 bytes: stored but not shown, recall m0.0]"
+    )
+    assert parts(first)[1] == text_block("#photo 0")
+    # The next summary does not read the list, and takes it over.
+    assert carried_over(summary) == "So far."
+    again = with_media_list("And on.", ["image, image/png [m6.0]"], summary)
+    assert again.endswith(f"{notes[0]}\n- {notes[1]}\n- image, image/png [m6.0]")
+    many = with_media_list("On.", [f"image {at}" for at in range(40)], again)
+    assert many.count("\n- ") == 21
+    assert "\n- 23 older\n- image 20\n" in many
+    assert "\n- 24 older\n" in with_media_list("On.", ["image 40"], many)
+
+
+def test_media_that_are_texts_already_are_listed_as_what_they_were() -> None:
+    view = shown(picture(640, 480), picture(640, 480), in_results=True)
+    shed = shed_media(view, MediaLimits(images=1)).view
+    assert media_notes(shed) == media_notes(view)
+    assert media_notes(view)[0].endswith(" [m2.0]")
