@@ -148,9 +148,11 @@ def _flat(schema: Json, before: str = "") -> Iterator[tuple[str, Json, bool]]:
 
 
 def _inner(schema: Json) -> Json:
-    """Return what a schema is when it is not null."""
+    """Return what a schema is when it is not null; of one or a list of the same kind, the one."""
     either: list[Json] = schema.get("anyOf") or schema.get("oneOf") or []
     choices = [each for each in either if each.get("type") != "null"]
+    if len(choices) > 1:
+        choices = [each for each in choices if each.get("type") != "array" or each.get("items") not in choices]
     return choices[0] if len(choices) == 1 else schema
 
 

@@ -1,4 +1,4 @@
--- The whole schema at revision 0128, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0129, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -381,7 +381,7 @@ create table messages (
     result_chars integer[],
     is_request boolean not null,
     has_thinking boolean not null,
-    created_at timestamp with time zone not null default now(),
+    created_at timestamp with time zone default now(),
     superseded_at timestamp with time zone,
     shape text,
     sent json,
@@ -1281,6 +1281,9 @@ declare
     v_ratio real;
     v_unstored integer;
     v_last_count integer[];
+    v_excess integer := 0;
+    v_media bigint;
+    v_times constant timestamptz[] := nullif(current_setting('app.message_times', true), '');
     v_stored record;
     v record;
 begin
@@ -1340,12 +1343,38 @@ begin
     if p_usage.input_tokens is not null and p_context.blocks is null then
         -- Nothing is learned where the call may have seen context blocks in a form that nobody told of. The row is not locked
         -- for this: of two counts that come at once one may be forgotten.
-        select l.samples, l.ratio, l.unstored, l.last_count into v_samples, v_ratio, v_unstored, v_last_count
+        select l.samples, l.ratio, l.unstored, l.last_count,
+               case when p_usage.input_tokens > l.unstored + 2 * (c.context_tokens::bigint + c.fixed_tokens + p_facts.seen_tokens) + 12000
+                    then least(1000000, p_usage.input_tokens - l.unstored
+                                        - ceil(l.ratio * (c.context_tokens::bigint + c.fixed_tokens + p_facts.seen_tokens)))::integer else 0 end
+        into v_samples, v_ratio, v_unstored, v_last_count, v_excess
         from public.conversations as c,
              lateral public.learn_count(p_usage.input_tokens, c.context_tokens + c.fixed_tokens + p_facts.seen_tokens,
                                         c.ratio_samples, c.token_ratio, c.unstored_tokens, c.last_count) as l
         where c.id = p_conversation and (v_asks or c.turn_context_tokens = 0)
           and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq);
+    end if;
+
+    if v_excess > 0 then
+        -- Rare: the messages cannot explain the count: it is not believed. Media may be larger than anybody
+        -- can read of them: what they have too much is theirs, and teaches nothing about the rest.
+        select max(m.place) into v_media
+        from unnest(p_messages.contents[:p_facts.after_answer]) with ordinality as m (content, place)
+        where m.content::text ~ '"(type|of)"\s*:\s*"(image|document|container_upload|audio|input_audio|file)"';
+        if v_media is not null then
+            v_total := v_total + v_excess;
+        elsif not exists (
+            select from public.conversations as c join public.messages as m on m.conversation_id = c.id
+            where c.id = p_conversation and m.seq >= coalesce(c.measured_seq, 0) and m.superseded_at is null
+              and m.content::text ~ '"(type|of)"\s*:\s*"(image|document|container_upload|audio|input_audio|file)"') then
+            p_usage.input_tokens := null;
+        end if;
+        if p_usage.input_tokens is not null then
+            v_samples := null;
+            v_ratio := null;
+            v_unstored := null;
+            v_last_count := null;
+        end if;
     end if;
 
     update public.conversations as c
@@ -1420,15 +1449,16 @@ begin
     context_tokens := v.context_tokens;
     queued := v.queued;
     insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
-                                 result_chars, is_request, has_thinking, shape, sent)
-    select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens,
-           m.tokens - coalesce(p_messages.hidden[m.place], 0)
+                                 result_chars, is_request, has_thinking, shape, sent, created_at)
+    select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens + m.excess,
+           m.tokens + m.excess - coalesce(p_messages.hidden[m.place], 0)
                - case when p_facts.longest_result <= v.cap or m.chars is null then 0
                       else public.tokens_over_cap(array[m.chars], v.cap) end,
-           m.bytes, m.chars::integer[], m.request, m.thinking, p_shape, m.sent
-    from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
+           m.bytes, m.chars::integer[], m.request, m.thinking, p_shape, m.sent,
+           case when v_times is null then now() else v_times[m.place] end
+    from (select every.*, case when every.place = v_media then v_excess else 0 end as excess from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
                 p_messages.requests, p_messages.thinking, p_sent)
-        with ordinality as m (role, content, tokens, bytes, chars, request, thinking, sent, place);
+        with ordinality as every (role, content, tokens, bytes, chars, request, thinking, sent, place)) as m;
     if v.pending_version is not null and not v.needs_its_prefix then
         perform public.move_head(p_conversation, v.pending_version);
         select ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio) + c.unstored_tokens into context_tokens
@@ -1447,6 +1477,18 @@ begin
         values (p_tenant, p_conversation, p_key, p_body_hash, v.next_seq - v_count, v.next_seq - 1,
                 context_tokens, v.queued);
     end if;
+end $$;
+
+create function append_turn_at(p_times timestamp with time zone[], p_entries jsonb, p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, p_shape text, p_sent json[], OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
+language plpgsql as $$
+begin
+    perform set_config('app.message_times', p_times::text, true);
+    select a.* into outcome, first_seq, last_seq, context_tokens, queued
+    from public.append_turn_with_entries(p_entries, p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from,
+                                         p_key, p_body_hash, p_messages, p_facts, p_usage, p_context, p_limits,
+                                         p_shape, p_sent) as a;
+    -- Turns share transactions.
+    perform set_config('app.message_times', '', true);
 end $$;
 
 create function append_turn_with_entries(p_entries jsonb, p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, p_shape text, p_sent json[], OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
@@ -1545,6 +1587,9 @@ begin
 end $$;
 alter function count_model_usage() owner to palimpsest_background;
 revoke execute on function count_model_usage() from public;
+
+create function counts_agree(p_estimated integer, p_counted integer, p_other_estimated integer, p_other_counted integer) returns boolean
+language sql immutable as $$$$;
 
 create function due_batches(p_limit integer) returns TABLE(batch_id uuid, tenant_id uuid, next_attempt_at timestamp with time zone)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -2274,24 +2319,33 @@ grant execute on function known_batches(text[]) to palimpsest_service;
 create function learn_count(p_counted integer, p_estimated integer, p_samples real[], p_ratio real, p_unstored integer, p_last integer[], OUT samples real[], OUT ratio real, OUT unstored integer, OUT last_count integer[])
 language plpgsql immutable as $$
 declare
-    v_least integer;
-    v_most integer;
+    v_least integer := greatest(0, p_counted - 2 * p_estimated - 500);
+    v_most integer := greatest(0, p_counted - p_estimated / 2 + 500);
+    v_is_other boolean;
 begin
     samples := p_samples;
     ratio := p_ratio;
     unstored := p_unstored;
-    last_count := p_last;
-    v_least := greatest(0, p_counted - 2 * p_estimated - 500);
-    v_most := greatest(0, p_counted - p_estimated / 2 + 500);
-    if unstored not between v_least and v_most and p_last is not null then
-        v_least := greatest(v_least, p_last[2] - 2 * p_last[1] - 500);
-        v_most := least(v_most, greatest(0, p_last[2] - p_last[1] / 2 + 500));
+    if unstored > v_most then
+        -- What is sent along is never more than the whole.
+        unstored := v_most;
+    elsif unstored < v_least and cardinality(p_last) >= 4
+        and public.counts_agree(p_estimated, p_counted, p_last[1], p_last[2])
+        and public.counts_agree(p_estimated, p_counted, p_last[3], p_last[4])
+        and public.counts_agree(p_last[1], p_last[2], p_last[3], p_last[4]) then
+        v_least := greatest(v_least, p_last[2] - 2 * p_last[1] - 500, p_last[4] - 2 * p_last[3] - 500);
+        v_most := least(v_most, greatest(0, p_last[2] - p_last[1] / 2 + 500), greatest(0, p_last[4] - p_last[3] / 2 + 500));
         if v_least <= v_most then
             unstored := least(v_most, greatest(v_least, round(p_counted - p_ratio * p_estimated)::integer));
         end if;
     end if;
-    last_count := array[p_estimated, p_counted];
-    if p_estimated >= 500 then
+    v_is_other := p_last is null or abs(p_estimated::bigint - p_last[1]) >= 200;
+    last_count := case
+        when v_is_other then (array[p_estimated, p_counted] || p_last)[:4]
+        -- The history is nearly that of the last call: kept is the count that the next ones are held against.
+        when abs(p_counted::bigint - p_last[2]) <= 500 then p_last
+        else (array[p_estimated, p_counted] || p_last[3:4])[:4] end;
+    if p_estimated >= 500 and p_counted <= unstored + 2::bigint * p_estimated + 500 then
         samples := (p_samples || greatest(0.5, least(2, (p_counted - unstored)::real / p_estimated))::real)
                    [greatest(1, cardinality(p_samples) - 3):];
         ratio := (select percentile_cont(0.5) within group (order by each) from unnest(samples) as each);

@@ -222,7 +222,7 @@ messages = Table(
     Column("result_chars", ARRAY(Integer)),
     Column("is_request", Boolean, nullable=False),
     Column("has_thinking", Boolean, nullable=False),
-    Column("created_at", TIME, nullable=False, server_default=NOW),
+    Column("created_at", TIME, server_default=NOW),
     Column("superseded_at", TIME),
     Column("shape", Text),
     Column("sent", JSONText),

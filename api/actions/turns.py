@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
+from api.http.turn_bodies import CachedTokens, cached_of
 from api.schema.types import TurnOut
 from compaction.payload.context_blocks import prepare
 from compaction.pins.ledger import turn_entries
@@ -66,21 +67,45 @@ def note_usage(
 
     `is_edit` tells whether the call took the place of others; None = as the turn says.
     """
-    if turn.usage.input_tokens is None or appended.outcome != "appended":
+    if appended.outcome != "appended":
         return
-    record = UsageRecord(
-        tenant_id=caller.tenant_id,
-        conversation_id=conversation,
-        seq=appended.first_seq,
-        snapshot_version=turn.usage.version,
-        input_tokens=turn.usage.input_tokens,
-        cached_tokens=turn.cached.read,
-        written_tokens=turn.cached.written,
-        output_tokens=turn.usage.output_tokens,
-        is_edit=turn.replace_from is not None if is_edit is None else is_edit,
-        answered_at=datetime.now(UTC),
-    )
-    caller.services.usages.add(record)
+    last = _Counted(turn.usage.input_tokens, turn.usage.output_tokens, turn.cached)
+    calls = [_Counted(each.input or None, each.output or 0, cached_of(each)) for each in turn.earlier]
+    counted = [call for call in (*calls, last) if call.input is not None]
+    # A row is a call's, and has the seq of one of the turn's messages.
+    most = appended.last_seq - appended.first_seq + 1
+    if len(counted) > most:
+        counted = [reduce(_Counted.plus, counted[: 1 - most or None]), *counted[len(counted) + 1 - most :]]
+    for place, call in enumerate(counted):
+        record = UsageRecord(
+            tenant_id=caller.tenant_id,
+            conversation_id=conversation,
+            seq=appended.first_seq + place,
+            snapshot_version=turn.usage.version,
+            input_tokens=call.input or 0,
+            cached_tokens=call.cached.read,
+            written_tokens=call.cached.written,
+            output_tokens=call.output,
+            is_edit=turn.replace_from is not None if is_edit is None else is_edit,
+            answered_at=datetime.now(UTC),
+        )
+        caller.services.usages.add(record)
+
+
+class _Counted(NamedTuple):
+    """What was counted for one call, or for several."""
+
+    input: int | None
+    output: int
+    cached: CachedTokens
+
+    def plus(self, other: _Counted) -> _Counted:
+        """Return the counts of both."""
+        read, written = (
+            None if one is None and two is None else (one or 0) + (two or 0)
+            for one, two in zip(self.cached, other.cached, strict=True)
+        )
+        return _Counted((self.input or 0) + (other.input or 0), self.output + other.output, CachedTokens(read, written))
 
 
 async def store_turn(

@@ -25,7 +25,7 @@ from compaction.policy import Policy
 from compaction.shapes import codecs
 from compaction.shapes.acceptance import is_accepted
 from compaction.shapes.inner import ShapeError
-from compaction.shapes.usage import TokenUsage, UsageError, read_usage
+from compaction.shapes.usage import TokenUsage, UsageError, read_usages
 from compaction.shorten.inline_tags import hidden_tokens
 from compaction.text.outline import ContextBlock
 from compaction.tokens import MOST_TOKENS, json_text
@@ -79,6 +79,8 @@ class Turn(NamedTuple):
     """Roles and contents, read, for the ledger of rules."""
     cached: CachedTokens = NOT_SAID
     """What the usage says of the prompt cache."""
+    earlier: tuple[TokenUsage, ...] = ()
+    """What was counted for the turn's calls before the last one."""
 
 
 def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson = WITHOUT_SETTINGS) -> Turn:
@@ -94,7 +96,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
         return _of_other_shape(turn, value, policy, strict.limits, context)
     contents: list[str] = []
     facts = []
-    counted = read_usage("messages", turn.usage)
+    *earlier, counted = read_usages("messages", turn.usage)
     hidden: list[int] = []
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     for index, (message, given) in enumerate(zip(turn.messages, value["messages"], strict=True)):
@@ -116,7 +118,8 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
         hidden if any(hidden) else None,
         context,
         said=tuple((given["role"], given["content"]) for given in value["messages"]),
-        cached=_cached(counted),
+        cached=cached_of(counted),
+        earlier=tuple(earlier),
     )
 
 
@@ -150,7 +153,7 @@ def _of_other_shape(
     facts = _bounded(codecs.facts_of(decoded))
     if facts.sound and not all(is_accepted(turn.shape, message) for message in value["messages"]):
         facts = facts._replace(sound=False)
-    counted = _counted(turn, value.get("usage"))
+    *earlier, counted = _counted(turn, value.get("usage"))
     tags, limit = policy.inline_tool_tags, policy.tool_result_retention_chars
     hidden = [hidden_tokens(message.role, message.content, tags, limit) for message in decoded] if tags else []
     return Turn(
@@ -163,7 +166,8 @@ def _of_other_shape(
         context,
         SentTurn(turn.shape, [bytes(message).decode() for message in turn.messages]),
         tuple((message.role, message.content) for message in decoded),
-        _cached(counted),
+        cached_of(counted),
+        tuple(earlier),
     )
 
 
@@ -232,16 +236,16 @@ def usage_of(counted: TokenUsage, version: int | None) -> Usage:
     return Usage(counted.input or None, counted.output or 0, version)
 
 
-def _cached(counted: TokenUsage) -> CachedTokens:
+def cached_of(counted: TokenUsage) -> CachedTokens:
     """Return what a usage says of the cache: who says what was written has read 0, who says nothing may have read."""
     if counted.cache_read is None and counted.cache_written is None:
         return NOT_SAID
     return CachedTokens(counted.cache_read or 0, counted.cache_written)
 
 
-def _counted(turn: ChatTurnIn | ItemsTurnIn, usage: Any) -> TokenUsage:
+def _counted(turn: ChatTurnIn | ItemsTurnIn, usage: Any) -> list[TokenUsage]:
     try:
-        return read_usage(turn.shape, usage)
+        return read_usages(turn.shape, usage)
     except UsageError as error:
         raise invalid(str(error), step_into("/usage", *error.path)) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -62,6 +62,10 @@ class ContextBlockIn(Strict):
 ContextBlocks = Annotated[list[ContextBlockIn], Meta(max_length=100)]
 
 
+CALLS: Final = Meta(min_length=1, max_length=1_000)
+"""The `usage` of several calls in their order: the last one measures the context, all of them count for cost."""
+
+
 class TurnBase(Strict, kw_only=True):
     """What a turn says beside its messages, in every shape."""
 
@@ -75,7 +79,7 @@ class TurnIn(TurnBase, kw_only=True):
     """The messages of one turn, what the model call that made them counted, and the context of its request."""
 
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=1_000)]
-    usage: UsageIn | None = None
+    usage: UsageIn | Annotated[list[UsageIn], CALLS] | None = None
     shape: Literal["messages"] = "messages"
 
 
@@ -109,7 +113,7 @@ class ChatTurnIn(TurnBase, kw_only=True):
     """A turn whose messages are those of Chat Completions; any role, a tool's result is one message."""
 
     messages: SentMessages
-    usage: ChatUsageIn | None = None
+    usage: ChatUsageIn | Annotated[list[ChatUsageIn], CALLS] | None = None
     shape: Literal["chat"] = "chat"
 
 
@@ -117,7 +121,7 @@ class ItemsTurnIn(TurnBase, kw_only=True):
     """A turn whose messages are Responses items, those of the input and those of the output alike."""
 
     messages: SentMessages
-    usage: ItemsUsageIn | None = None
+    usage: ItemsUsageIn | Annotated[list[ItemsUsageIn], CALLS] | None = None
     shape: Literal["responses"] = "responses"
 
 

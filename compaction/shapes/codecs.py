@@ -43,7 +43,10 @@ def shape_of(given: Mapping[str, Any]) -> Shape | None:
     """Return the shape that a turn can only have, by its messages and its usage; None where it may be any."""
     every = given.get("messages")
     kinds = {kind for each in (every if isinstance(every, list) else ()) if (kind := _shape_of_message(each))}
-    if not kinds and isinstance(usage := given.get("usage"), Mapping):
+    usage = given.get("usage")
+    if isinstance(usage, list) and usage:
+        usage = usage[-1]
+    if not kinds and isinstance(usage, Mapping):
         if "prompt_tokens" in usage:
             return "chat"
         if "input_tokens_details" in usage or "output_tokens_details" in usage:

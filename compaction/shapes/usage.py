@@ -131,6 +131,22 @@ def read_usage(shape: Shape, usage: Any) -> TokenUsage:
         raise UsageError(detail, tuple(filter(None, place.rstrip("`").split(".")))) from None
 
 
+def read_usages(shape: Shape, usage: Any) -> list[TokenUsage]:
+    """Return the tokens that a turn's `usage` tells of each call, the last call last; one object is that of one call.
+
+    Raises UsageError.
+    """
+    if not isinstance(usage, list):
+        return [read_usage(shape, usage)]
+    counted = []
+    for index, each in enumerate(usage):
+        try:
+            counted.append(read_usage(shape, each))
+        except UsageError as error:
+            raise UsageError(str(error), (str(index), *error.path)) from None
+    return counted or [TokenUsage()]
+
+
 def _written(details: _InputDetails | None) -> int | None:
     if details is None:
         return None

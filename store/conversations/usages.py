@@ -33,7 +33,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: UUID
     conversation_id: UUID
     seq: int
-    """Of the turn's first message."""
+    """Of a message of the turn: the first for one call, one after another for several."""
     snapshot_version: int | None
     """That the call was made with; None for the head."""
     input_tokens: int

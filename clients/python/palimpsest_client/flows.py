@@ -135,7 +135,8 @@ class Flows:
         """Store the messages of a turn, or raise. Repeated with the same key, so that it is stored once.
 
         messages: those of the turn, or its items; mappings, or what the APIs' SDKs answer with.
-        usage: what the API counted, a mapping or the object of its SDK.
+        usage: what the API counted for the turn's last model call, a mapping or the object of its SDK; or a list of
+            one for each call in order. Never a sum over several calls.
         snapshot_version: the `version` of the context that the model call was made with.
         context: blocks of context for this turn: `source`, `text`, `title`.
         expected_next_seq: the seq that the first message has to get; another raises UnexpectedSeqError.

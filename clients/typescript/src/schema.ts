@@ -604,6 +604,11 @@ export interface Operations {
         cache_read_input_tokens?: number | null;
         input_tokens?: number | null;
         output_tokens?: number | null;
+      }[] | {
+        cache_creation_input_tokens?: number | null;
+        cache_read_input_tokens?: number | null;
+        input_tokens?: number | null;
+        output_tokens?: number | null;
       } | null;
     } | {
       context?: {
@@ -622,6 +627,12 @@ export interface Operations {
           reasoning_tokens?: number | null;
         } | null;
         prompt_tokens?: number | null;
+      }[] | {
+        completion_tokens?: number | null;
+        completion_tokens_details?: {
+          reasoning_tokens?: number | null;
+        } | null;
+        prompt_tokens?: number | null;
       } | null;
     } | {
       context?: {
@@ -635,6 +646,12 @@ export interface Operations {
       shape?: "responses";
       snapshot_version?: number | null;
       usage?: {
+        input_tokens?: number | null;
+        output_tokens?: number | null;
+        output_tokens_details?: {
+          reasoning_tokens?: number | null;
+        } | null;
+      }[] | {
         input_tokens?: number | null;
         output_tokens?: number | null;
         output_tokens_details?: {
