@@ -86,7 +86,7 @@ format: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff format
 
 docs: $(STAMP) ## Rewrite what is generated: pages of docs/, migrations/schema.sql, types of the Python client
-	@for page in requirements settings metrics reference-http reference-presets reference-shapes reference-cli; do \
+	@for page in requirements settings metrics reference-http reference-presets reference-refusals reference-shapes reference-cli; do \
 	    $(BIN)/python docs/$$(echo $$page | tr - _).py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
 	done
 	@$(BIN)/python docs/gateway_clients.py >docs/gateway.md.new && mv docs/gateway.md.new docs/gateway.md

@@ -15,19 +15,17 @@ import structlog
 from api.actions.caller import Caller
 from api.http.bytes_under_way import BusyError, HeldBytes
 from api.http.problems import ProblemError
-from gateway import refusals
-from gateway.answers.beginnings import look_at
 from gateway.answers.reading import Answered, AnswerReader, decompressor
 from gateway.bodies import GoneError, read_body, until_gone
 from gateway.conversations.increments import response_key
-from gateway.conversations.storing import store
 from gateway.doors import DoorError, error_body, error_headers
 from gateway.headers import CODED, CODING, OURS, REQUEST, incoming, outgoing, said
-from gateway.preparing import PreparedRequest, prepare, without_text
-from gateway.providers.answers import CutOffError, encoding_of, read_within
+from gateway.preparing import prepare
+from gateway.providers.answers import CutOffError, encoding_of
 from gateway.recalls.asking import answer
 from gateway.recalls.lineage import asker_of
 from gateway.recalls.recalling import RecallingAnswer
+from gateway.refusals import RetriedCall, store_accepted
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
     from gateway.callers import Known
     from gateway.doors import Door, Headers
+    from gateway.preparing import PreparedRequest
     from gateway.providers.answers import ProviderAnswer
     from gateway.services import GatewayServices
 
@@ -46,8 +45,6 @@ log = structlog.get_logger()
 IS_CUT_OFF: Final = ContextVar("IS_CUT_OFF", default=False)
 """Whether the request's answer has no end, and that has been logged."""
 _OK: Final = 200
-_LEAST_REFUSED_BYTES: Final = 32 * 1024
-"""Bytes of a request that may be too long for a model; the answer to a shorter one is passed on as it begins."""
 
 
 class PassedRequest:
@@ -124,7 +121,8 @@ class PassedRequest:
             with metrics.under_way.track_inprogress():
                 prepared = await prepare(self._services, self._caller, self._door, self._named, body)
                 del body
-                response, prepared = await self._call(known, prepared)
+                call = RetriedCall(self._services, self._caller, self._door, partial(self._send, known))
+                response, prepared = await call.answer(prepared)
                 headers = self._begin(known, response, prepared)
                 # What was sent is not kept in memory while the answer comes, unless the model may recall.
                 del prepared
@@ -140,48 +138,6 @@ class PassedRequest:
             self._learn(is_whole=False)
             if response is not None:
                 response.close()
-
-    async def _call(self, known: Known, prepared: PreparedRequest) -> tuple[ProviderAnswer, PreparedRequest]:
-        """Return the answer to a request; where it is refused as too long, that to a smaller one."""
-        response = await self._send(known, prepared)
-        may_be_smaller = self._door.is_conversation and self._caller is not None and prepared.learned is not None
-        if may_be_smaller and response.status == _OK:
-            return await self._unless_refused_within(known, prepared, response)
-        if response.status not in refusals.STATUSES or not may_be_smaller:
-            return response, prepared
-        refused = await read_within(response, refusals.MOST_BYTES)
-        if not refused.is_whole:
-            return refused, prepared
-        error = refusals.said(refused.body, encoding_of(response))
-        if self._caller is not None and refusals.is_too_long(error):
-            shorter = await refusals.smaller(self._services, self._caller, prepared, error)
-            if shorter is not None:
-                self._services.metrics.retries.inc()
-                return await self._send(known, shorter), shorter
-        elif prepared.as_it_came is not None and refusals.is_of_tools(error):
-            plain = PreparedRequest(prepared.as_it_came, "unchanged", prepared.learned)
-            return await self._send(known, plain), plain
-        return refused, prepared
-
-    async def _unless_refused_within(
-        self, known: Known, prepared: PreparedRequest, response: ProviderAnswer
-    ) -> tuple[ProviderAnswer, PreparedRequest]:
-        """Return an answer; where it begins with a refusal as too long, that to a smaller request."""
-        if self._door.shape != "responses" or len(prepared.body) < _LEAST_REFUSED_BYTES or self._caller is None:
-            return response, prepared
-        error, response = await look_at(response)
-        if not error or not refusals.is_too_long(error):
-            return response, prepared
-        try:
-            shorter = await refusals.smaller(self._services, self._caller, prepared, error)
-        except BaseException:
-            response.close()
-            raise
-        if shorter is None:
-            return response, prepared
-        response.close()
-        self._services.metrics.retries.inc()
-        return await self._send(known, shorter), shorter
 
     async def _send(self, known: Known, prepared: PreparedRequest) -> ProviderAnswer:
         self._services.metrics.added_seconds.observe(time.perf_counter() - self._began)
@@ -213,7 +169,7 @@ class PassedRequest:
             if is_read and prepared.as_it_came is not None and self._caller is not None:
                 self._recalling = self._recalls(known, self._caller, prepared)
             self._reader = self._recalling or AnswerReader(self._door.shape, dict(headers))
-            self._prepared = PreparedRequest(b"", prepared.outcome, without_text(prepared.learned))
+            self._prepared = prepared.as_sent()
             with suppress(BusyError):
                 self._hold.take(self._prepared.size)
         ours = said(
@@ -293,7 +249,7 @@ class PassedRequest:
         answered = reader.end() or Answered([], None, is_whole=is_whole)
         if not answered.is_whole:
             self._services.metrics.aborted.inc()
-        storing = store(self._services, caller, prepared, answered)
+        storing = store_accepted(self._services, caller, prepared, answered)
         names = [response_key(answered.response_ids.shown)] if answered.response_ids is not None else []
         self._services.learning.begin_turn(caller.tenant_id, prepared.learned, storing, names=names)
 

@@ -65,7 +65,13 @@ class GatewayMetrics:
         )
         self.retries = Counter(
             "palimpsest_gateway_retries",
-            "Requests sent again, smaller, after a refusal as too long.",
+            "Requests sent again, smaller, after a refusal as too large.",
+            registry=registry,
+        )
+        self.unread_refusals = Counter(
+            "palimpsest_gateway_unread_refusals",
+            "Refusals (400, 413, 422, and errors with status 200) that the table of refusals does not know.",
+            ["provider", "status"],
             registry=registry,
         )
         self.aborted = Counter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -36,7 +36,7 @@ from gateway.timeouts import AwayError
 from runtime import ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
     from uuid import UUID
 
     from api.actions.caller import Caller
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
+
+RETRY_SECONDS: Final = 10.0
+"""Seconds for a smaller context after a refusal; the client has waited for a model's answer before."""
 _value: Final = msgspec.json.Decoder().decode
 
 
@@ -65,6 +68,12 @@ class PreparedRequest(NamedTuple):
     """Malformed rows of the client's that went on repaired."""
     limits: MediaLimits = NO_LIMITS
     """Limits of the model on media, which hold for a second try as well."""
+    place_later: Callable[[], Awaitable[PreparedRequest]] | None = None
+    """Prepares a request that failed open once more, with time; None for any other."""
+    accept: Callable[[], Coroutine[Any, Any, int | None]] | None = None
+    """Makes the smaller context of a retry the head, and returns its version; to be called once it was accepted."""
+    committed: asyncio.Task[int | None] | None = None
+    """The same under way; None where the context is the head already."""
 
     @property
     def conversation(self) -> str | None:
@@ -85,6 +94,11 @@ class PreparedRequest(NamedTuple):
     def rules(self) -> str:
         """The hash over the rules that stand in it, "" where nothing was compacted."""
         return self.learned.rules if self.learned else ""
+
+    def as_sent(self) -> PreparedRequest:
+        """Return the request without the texts that are not needed once it is sent."""
+        learned = without_text(self.learned) if self.learned else None
+        return PreparedRequest(b"", self.outcome, learned, repaired=self.repaired, committed=self.committed)
 
 
 async def prepare(
@@ -119,12 +133,14 @@ async def _prepare(
     history, links, body = read
     if caller is None:
         return _failed_open(services, body, "key", repaired=len(history.malformed))
+    place = partial(_in_place, services, caller, headers, body, history, links)
     try:
-        prepared = await _in_place(services, caller, headers, body, history, links)
+        prepared = await place()
     except AwayError:
         opened = _failed_open(services, body, "database", repaired=len(history.malformed))
         limits = limits_of(caller.principal.policy_of("{}", _model(history)).policy)
-        return await with_head(opened._replace(limits=limits), history, new_place())
+        opened = await with_head(opened._replace(limits=limits), history, new_place())
+        return opened._replace(history=history, place_later=partial(place, seconds=RETRY_SECONDS))
     return prepared._replace(repaired=len(history.malformed))
 
 
@@ -194,6 +210,8 @@ async def _in_place(
     body: bytes,
     history: ResentHistory,
     links: list[bytes],
+    *,
+    seconds: float | None = None,
 ) -> PreparedRequest:
     session = session_of(headers, history.fields)
     name = conversation_name(headers.get(CONVERSATION, b""))
@@ -202,7 +220,9 @@ async def _in_place(
     circle = circle_of(history.shape, session=external_id or session.name, user=None if name else session.user)
     keys = BeginningKeys(circle, links)
     in_session = name is not None or session.name is not None
-    place = await _recognized(services, caller, history, keys, (named, external_id), in_session=in_session)
+    place = await _recognized(
+        services, caller, history, keys, (named, external_id), in_session=in_session, seconds=seconds
+    )
     policy = caller.principal.policy_of(place.policy, _model(history)).policy
     recalls = policy.gateway_recall
     with_tool = declared(history) if recalls else None
@@ -235,6 +255,7 @@ async def _recognized(
     named: tuple[UUID | None, str | None],
     *,
     in_session: bool,
+    seconds: float | None,
 ) -> Recognized:
     services.deadline.require()
     if not may_go_on(history, in_session=in_session):
@@ -244,9 +265,9 @@ async def _recognized(
         # Longer than anybody waits: it goes on as it came, and is stored after what it goes on from.
         return pending_place(storing.conversation_id, storing.rows)
     if storing is not None:
-        await services.deadline.within(asyncio.wait({storing.task}))
+        await services.deadline.within(asyncio.wait({storing.task}), seconds=seconds)
     recognizing = recognize(services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1])
-    return await services.deadline.within(recognizing, tenant_id=caller.tenant_id)
+    return await services.deadline.within(recognizing, tenant_id=caller.tenant_id, seconds=seconds)
 
 
 async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Recognized) -> PreparedRequest:

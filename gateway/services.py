@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
     from store.hot_pool import HotPool
 
+MOST_REFUSED: Final = 4
+"""Smaller contexts in a row that count; after so many, each is tried at a sixteenth of the first one's size."""
+REMEMBERED_CONVERSATIONS: Final = 10_000
 ENDING_SECONDS: Final = 10.0
 """Seconds that a gateway which ends gives the last turns to be stored."""
 APART_CONNECTIONS: Final = 2
@@ -57,6 +61,7 @@ class GatewayServices:
         lookups = TenantSlots(max(1, settings.database_pool_size // 2))
         self.deadline = Deadline(settings.gateway_patience_seconds, self._probe, lookups, when_away=self._when_away)
         self.readings = TenantSlots(READINGS)
+        self.refused_shrinks = RefusedShrinks()
         self.learning = Learning()
         self._apart: HotPool
         self.callers: Callers
@@ -88,6 +93,28 @@ class GatewayServices:
     async def _warm(self) -> None:
         with suppress(Exception):
             await stored.find(self.core.pool, _NOBODY, [b"\x00"])
+
+
+class RefusedShrinks:
+    """How many smaller contexts of a conversation were refused in a row, in this process and of late."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[UUID, int] = OrderedDict()
+
+    def of(self, conversation_id: UUID) -> int:
+        """Return the count of a conversation."""
+        return self._counts.get(conversation_id, 0)
+
+    def add(self, conversation_id: UUID) -> None:
+        """Count one more, up to MOST_REFUSED."""
+        self._counts[conversation_id] = min(self.of(conversation_id) + 1, MOST_REFUSED)
+        self._counts.move_to_end(conversation_id)
+        if len(self._counts) > REMEMBERED_CONVERSATIONS:
+            self._counts.popitem(last=False)
+
+    def forget(self, conversation_id: UUID) -> None:
+        """Begin anew: one was accepted."""
+        self._counts.pop(conversation_id, None)
 
 
 class Storing(NamedTuple):

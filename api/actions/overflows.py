@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 from sqlalchemy.util import await_only
 
 from api.http.problems import ProblemError, invalid, or_not_found
 from compaction.steps.overflow import MOST
-from compaction.steps.refusals import read_refusal
+from compaction.steps.refusal_wordings import Fault
+from compaction.steps.refusals import error_text, read_refusal
 from store.conversations import conversations, overflows
 
 if TYPE_CHECKING:
@@ -21,57 +21,94 @@ if TYPE_CHECKING:
 
     from api.actions.caller import Caller
     from api.schema.compactions import OverflowIn
-    from compaction.steps.refusals import Refused
-    from store.conversations.overflows import Overflowed
+    from compaction.steps.refusals import Refusal
+    from store.conversations.overflows import Overflowed, Previewed
 
 log = structlog.get_logger()
 
 
 async def shrink_context(caller: Caller, conversation_id: UUID, wanted: OverflowIn) -> UUID | None:
-    """Make the context smaller and return the run that did it, None where it was smaller already.
+    """Make the context smaller and return the run that did it, None if it was smaller already.
 
-    Raises the problem of one that cannot be made any smaller.
+    Raises the problem of a refusal that is not about the history, and of a context that cannot be made any smaller.
     """
-    done = or_not_found(await caller.run(_overflow, conversation_id, caller, wanted))
-    caller.services.metrics.overflows[done.outcome].inc()
-    _refuse_or_accept(done)
-    if done.summary_run_id is not None:
-        caller.services.wakeups.add_run(caller.tenant_id, done.summary_run_id)
+    refusal = None
+    if wanted.error is not None:
+        text, status = error_text(wanted.error)
+        refusal = read_refusal(text, status=status)
+    done = await shrink_after(caller, conversation_id, refusal, snapshot_version=wanted.snapshot_version)
+    _raise_unless_done(done, refusal)
     return done.run_id
 
 
+async def shrink_after(
+    caller: Caller, conversation_id: UUID, refusal: Refusal | None, *, snapshot_version: int | None, tries: int = 0
+) -> Overflowed:
+    """Make the context smaller after a refusal and return what was done; raise the problem of no such conversation.
+
+    `tries` counts the smaller contexts of the same request that were refused before.
+    """
+
+    def overflow(connection: Connection, tenant_id: UUID) -> Overflowed | None:
+        return _overflow(connection, tenant_id, conversation_id, caller, refusal, snapshot_version, tries)
+
+    done = or_not_found(await caller.run(overflow))
+    caller.services.metrics.overflows[done.outcome].inc()
+    log.warning("context.overflow", outcome=done.outcome, tokens=done.tokens, fixed_tokens=done.fixed_tokens)
+    if done.summary_run_id is not None:
+        caller.services.wakeups.add_run(caller.tenant_id, done.summary_run_id)
+    return done
+
+
+async def preview_overflow(
+    caller: Caller, conversation_id: UUID, refusal: Refusal | None, *, snapshot_version: int | None, tries: int = 0
+) -> Previewed:
+    """Return what `shrink_after` would do, and do nothing; raise the problem of no such conversation."""
+
+    def preview(connection: Connection, tenant_id: UUID) -> Previewed | None:
+        return overflows.preview(
+            connection,
+            conversation_id,
+            lambda: _overflow(connection, tenant_id, conversation_id, caller, refusal, snapshot_version, tries),
+        )
+
+    previewed = or_not_found(await caller.run(preview))
+    if previewed.done.outcome == "exhausted":
+        caller.services.metrics.overflows["exhausted"].inc()
+    return previewed
+
+
 def _overflow(
-    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, wanted: OverflowIn
+    connection: Connection,
+    tenant_id: UUID,
+    conversation_id: UUID,
+    caller: Caller,
+    refusal: Refusal | None,
+    snapshot_version: int | None,
+    tries: int,
 ) -> Overflowed | None:
+    """Make a context smaller in a transaction; return what was done, None if there is no such conversation."""
     row = conversations.get(connection, tenant_id, conversation_id)
     if row is None:
         return None
     policy = caller.principal.policy_for(row.policy, row.model)
     has_summarizer = caller.services.settings.chosen_summarizer != "none"
-    done = overflows.overflow(
+    return overflows.overflow(
         connection,
         tenant_id,
         conversation_id,
         policy=policy,
         request_id=caller.request_id,
-        snapshot_version=wanted.snapshot_version,
-        refused=_refused(wanted.error),
+        snapshot_version=snapshot_version,
+        refusal=refusal,
         summarize=has_summarizer and policy.compaction_enabled,
+        tries=tries,
         # In a thread: a long context takes some tenths of a second, in which the loop serves others.
         run_compute=lambda compute: await_only(asyncio.to_thread(compute)),
     )
-    log.warning("context.overflow", outcome=done.outcome, tokens=done.tokens, fixed_tokens=done.fixed_tokens)
-    return done
 
 
-def _refused(error: str | dict[str, Any] | None) -> Refused | None:
-    """Return the numbers in what the model's API answered."""
-    if error is None:
-        return None
-    return read_refusal(error if isinstance(error, str) else msgspec.json.encode(error).decode())
-
-
-def _refuse_or_accept(done: Overflowed) -> None:
+def _raise_unless_done(done: Overflowed, refusal: Refusal | None) -> None:
     weight = f"{done.tokens:,} tokens of messages and {done.fixed_tokens:,} of system prompt, tools and carried context"
     match done.outcome:
         case "exhausted":
@@ -87,6 +124,11 @@ def _refuse_or_accept(done: Overflowed) -> None:
                 "cannot_shrink",
                 f"Nothing more may be left out: the last request and its newest round stay. By estimate there are "
                 f"{weight}.",
+            )
+        case "not_the_history":
+            fault = Fault.OTHER if refusal is None else refusal.fault
+            raise ProblemError(
+                409, "not_the_history", f"The model refused {fault}: a smaller context would be refused as well."
             )
         case "no_such_version":
             raise invalid("There is no such version of this conversation.", "/snapshot_version")

@@ -105,6 +105,11 @@ PROBLEM_TYPES: Final = {
         "Nothing is left to take away: shorten system prompt, tools or the message itself.",
         "Nothing more may be left out: the last request and its newest round stay.",
     ),
+    "not_the_history": ProblemType(
+        409,
+        "`detail` says what the model refused: ask for less output, or change what else the call sends.",
+        "The model refused the output that was asked for: a smaller context would be refused as well.",
+    ),
     "not_empty": ProblemType(
         409,
         "The console's demo is for an installation without conversations.",

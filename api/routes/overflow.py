@@ -31,7 +31,7 @@ from runtime import ids
     ),
     responses={
         200: answers(ContextOut, "The smaller context.", example=examples.CONTEXT),
-        **problems(*EVERY_BODY, "not_found", "overflow_exhausted", "cannot_shrink"),
+        **problems(*EVERY_BODY, "not_found", "overflow_exhausted", "cannot_shrink", "not_the_history"),
     },
 )
 async def report_overflow(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.pins.pinned import with_pins
 from compaction.shorten.fitting import fit_history
+from compaction.steps.refusal_wordings import Unit
+from compaction.steps.snapshot import serialized_bytes
 from compaction.view import WRITTEN, ViewMessage, cut_seqs, view_tokens, with_own_tail
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compaction.pins.pinned import Pin
     from compaction.policy import Policy
-    from compaction.steps.refusals import Refused
+    from compaction.steps.refusals import Refusal
     from compaction.steps.stage import Stage
     from compaction.view import View
 
@@ -30,7 +34,7 @@ class Shrunk(NamedTuple):
 
     `tokens` are its estimate as it is served, `served` those of the context that was refused, `estimated` its tokens
     before any factor. `truncated` are the seqs of messages that were cut, `dropped` counts messages that are gone,
-    `pins` are in the view's frame.
+    `pins` are in the view's frame. `is_smaller` says whether it is smaller in the unit that was refused.
     """
 
     view: View
@@ -40,17 +44,16 @@ class Shrunk(NamedTuple):
     truncated: tuple[int, ...]
     dropped: int
     pins: tuple[Pin, ...]
-
-    @property
-    def is_smaller(self) -> bool:
-        """Whether anything could be left out."""
-        return self.tokens < self.served
+    is_smaller: bool
 
 
-def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refused: Refused | None) -> Shrunk:
-    """Return a view strictly smaller than what was served of a conversation, or as small as it may be.
+def shrink(
+    stage: Stage, policy: Policy, *, factor: float, overflows: int, refusal: Refusal | None, tries: int = 0
+) -> Shrunk:
+    """Return a view that is smaller than what was served of a conversation, in the unit that was refused.
 
-    `factor` is what estimates are multiplied by; `overflows` counts those before this one without a turn between.
+    `factor` is what estimates are multiplied by; `overflows` counts those before this one without a turn between, and
+    `tries` the smaller views that were refused as well and are in force nowhere.
     """
     view, carries_summary = stage.view, stage.carries_summary
     framed = with_pins(view, stage.working.snapshot.pins)
@@ -63,38 +66,68 @@ def shrink(stage: Stage, policy: Policy, *, factor: float, overflows: int, refus
     # What was refused had been fitted into the budget before it was served.
     room = policy.context_limit_tokens - fixed
     handles = stage.working.handles
-    served = fit_history(view, room, weigh, carries_summary=carries_summary, handles=handles).tokens
-    target = _target(served, fixed, overflows, refused)
-    fitted = fit_history(view, target, weigh, carries_summary=carries_summary, handles=handles)
+    served = fit_history(view, room, weigh, carries_summary=carries_summary, handles=handles)
+    share = NEXT_SHARE if overflows else FIRST_SHARE
+    if refusal is None or refusal.unit is Unit.TOKENS:
+        target = _target(served.tokens, fixed, share, refusal, tries)
+        fitted = fit_history(view, target, weigh, carries_summary=carries_summary, handles=handles)
+        is_smaller = fitted.tokens < served.tokens
+    else:
+        measure = _measure(refusal.unit)
+        size = sum(map(measure, served.view))
+        beside = 0 if refusal.size is None else max(0, refusal.size - size)
+        target = _target(size, beside, share, refusal, tries)
+        fitted = fit_history(served.view, target, measure, carries_summary=carries_summary, handles=handles)
+        is_smaller = fitted.tokens < size
+    tokens = sum(math.ceil(weigh(message)) for message in fitted.view)
     kept_seqs = {message.seq for message in fitted.view}
     # Of what was saved, pins may take up a part, and never all.
-    spare = max(0, int((served - fitted.tokens) / factor)) // 2
+    spare = max(0, int((served.tokens - tokens) / factor)) // 2
     pinned = stage.pinned(with_own_tail(view, fitted.view), policy, room=frame + spare)
     added = view_tokens(with_pins(fitted.view, pinned.framed)) - view_tokens(fitted.view)
     return Shrunk(
         pinned.view,
         view_tokens(fitted.view) + added,
-        fitted.tokens + math.ceil(added * factor),
-        served + math.ceil(frame * factor),
+        tokens + math.ceil(added * factor),
+        served.tokens + math.ceil(frame * factor),
         tuple(cut_seqs(view, fitted.view)),
         sum(message.seq not in kept_seqs for message in view if message.seq != WRITTEN),
         pinned.framed,
+        is_smaller,
     )
 
 
-def _target(served: int, fixed: int, overflows: int, refused: Refused | None) -> int:
-    """Return the tokens that the history may have; always less than it had."""
+def _measure(unit: Unit) -> Callable[[ViewMessage], int]:
+    """Return what measures a message in a unit."""
+    return _count_rows if unit is Unit.MESSAGES else serialized_bytes
+
+
+def _count_rows(message: ViewMessage) -> int:
+    """Return as how many messages or items one message is sent, at most: each call and result may be one."""
+    if isinstance(message.content, str):
+        return 1
+    apart = sum(block.get("type") in {"tool_use", "tool_result"} for block in message.content)
+    return apart + (apart < len(message.content))
+
+
+def _target(served: int, fixed: int, share: float, refusal: Refusal | None, tries: int) -> int:
+    """Return how much the history may have, in the unit that was refused; always less than it had.
+
+    `fixed` is what the request has beside the history, `share` what is kept if the error has no numbers.
+    """
     estimated = served + fixed
-    if refused is not None and refused.tokens is not None:
+    limit = None if refusal is None else refusal.limit
+    if refusal is not None and limit is not None and refusal.amount is not None:
         # In proportion, should the estimate be wrong; by the difference, should layers that are not history be large.
         # Where the two are far apart, the difference would leave next to nothing at the first try.
-        share = estimated * refused.limit / refused.tokens
-        room = max(min(share, estimated - (refused.tokens - refused.limit)), share * NEXT_SHARE)
+        room = scaled = estimated * limit / refusal.amount
+        if refusal.unit is Unit.TOKENS:
+            room = max(min(scaled, estimated - (refusal.amount - limit)), scaled * NEXT_SHARE)
         target = room * MARGIN - fixed
     else:
-        target = served * (NEXT_SHARE if overflows else FIRST_SHARE)
-        if refused is not None:
+        target = served * share
+        if limit is not None:
             # By estimate alone, so that large layers may leave little, and an estimate that is wrong not everything.
-            least = served * refused.limit / max(1, estimated) * NEXT_SHARE
-            target = min(target, max(refused.limit * MARGIN - fixed, least))
-    return max(0, min(int(target), served - 1))
+            least = served * limit / max(1, estimated) * NEXT_SHARE
+            target = min(target, max(limit * MARGIN - fixed, least))
+    return max(0, min(int(target * NEXT_SHARE**tries), served - 1))

@@ -1,112 +1,162 @@
-"""Refusals: what a model's error says about a prompt that was too long for it.
-
-The wordings are those of the Messages API (also behind Bedrock and Vertex), Gemini, OpenAI and servers that speak its
-protocol (vLLM, SGLang, OpenRouter, Groq, Mistral, xAI, Moonshot, Qwen, Zhipu, MiniMax, TGI, Databricks), llama.cpp,
-LM Studio and Amazon Bedrock. `tests/domain/steps/test_refusals.py` has each with where it was seen.
-"""
+"""Refusals: what a provider's error says about a request that is too large, read by status, wording and unit."""
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-LOOKED_AT_CHARS: Final = 20_000
-"""Characters of an error that are searched: errors that quote the prompt do so after what they have to say."""
-LARGEST: Final = 100_000_000
-"""Tokens; a larger number is no count."""
+import msgspec
 
-_N: Final = r"\d{1,3}(?:[,_]\d{3})+|\d{1,12}"
-_TOKENS: Final = rf"(?P<tokens>{_N})"
-_LIMIT: Final = rf"(?P<limit>{_N})"
-_OUTPUT: Final = rf"(?P<output>{_N})"
-_CLOSE: Final = r"[^0-9]{0,80}?"
-"""Words between two numbers of one statement."""
-_SAID: Final = r"(?:resulted in|requested(?: about)?|request (?:has|contains))"
-_LENGTH: Final = r"max(?:imum)?[ _](?:context|prompt|input|model)[ _]len(?:gth)?"
+from compaction.steps.refusal_wordings import LEAST_ERROR, WORDINGS, Fault, Unit, Wording
 
-_WORDINGS: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"prompt is too long\D{{0,20}}{_TOKENS} tokens? > {_LIMIT}",
-        rf"exceed context limit\D{{0,20}}{_TOKENS} \+ {_OUTPUT} > {_LIMIT}",
-        rf"token count{_CLOSE}{_TOKENS}{_CLOSE}(?:maximum|only supports|limit){_CLOSE}{_LIMIT}",
-        rf"length is {_LIMIT}{_CLOSE}requested {_OUTPUT} output tokens{_CLOSE}contains (?:at least )?{_TOKENS} input",
-        rf"passed {_TOKENS} input tokens{_CLOSE}requested {_OUTPUT} output tokens{_CLOSE}length is only {_LIMIT}",
-        rf"length of {_LIMIT} tokens{_CLOSE}total of (?:{_N}) tokens: {_TOKENS} tokens from.{{0,40}}? {_OUTPUT}",
-        rf"is too large: {_OUTPUT}\D{{0,60}}context length is {_LIMIT}{_CLOSE}{_SAID} {_TOKENS}",
-        rf"(?:context|prompt|input) length is (?:only )?{_LIMIT}{_CLOSE}{_SAID} {_TOKENS}",
-        rf"limit of {_LIMIT} tokens{_CLOSE}resulted in {_TOKENS}",
-        rf"prompt contains {_TOKENS} tokens.{{0,80}}?too large for model with {_LIMIT}",
-        rf"token limit: {_LIMIT} \(requested: {_TOKENS}",
-        rf"keep the first {_TOKENS} tokens{_CLOSE}context length of (?:only )?{_LIMIT}",
-        rf"length {_TOKENS} exceeds context length {_LIMIT}",
-        rf"request \({_TOKENS} tokens\){_CLOSE}context size \({_LIMIT}",
-        rf"n_prompt_tokens\W+{_TOKENS}\D{{0,40}}n_ctx\W+{_LIMIT}",
-        rf"requested tokens \({_TOKENS}\){_CLOSE}context window of {_LIMIT}",
-        rf"prompt_tokens \({_TOKENS}\){_CLOSE}max_seq_len \({_LIMIT}",
-        rf"max(?:imum)? input tokens: {_LIMIT}{_CLOSE}token count: {_TOKENS}",
-        rf"cannot exceed {_LIMIT}{_CLOSE}(?:received|got) {_TOKENS}",
-        rf"must be <= {_LIMIT}\D{{0,20}}given: {_TOKENS}{_CLOSE}and {_OUTPUT}",
-        rf"must have less than {_LIMIT} tokens\D{{0,20}}given: {_TOKENS}",
-        rf"input \({_TOKENS} tokens\) is longer than{_CLOSE}\({_LIMIT}",
-        rf"input length \({_TOKENS} tokens\) exceeds{_CLOSE}\({_LIMIT}",
-        rf"length {_TOKENS}\) is (?:longer than|too long){_CLOSE}length(?: of)? {_LIMIT}",
-        rf"prompt is too long: {_TOKENS}{_CLOSE}context length: {_LIMIT}",
-        rf"max input length is {_LIMIT}{_CLOSE}supplied {_TOKENS}",
-    )
-)
-_LIMITS: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        rf"token count exceeds the maximum{_CLOSE}{_LIMIT}",
-        rf"range of input length should be \[\d+, ?{_LIMIT}\]",
-        rf"{_LENGTH} (?:is|of) {_LIMIT}",
-    )
-)
-"""Wordings that name the limit and not the prompt's tokens."""
-_TOO_LONG: Final = re.compile(
-    # Claude, Bedrock, TGI; "string too long" of OpenAI, which says the same of ids, names and lists of tools.
-    r"(?<!took )(?<!'tools': array )too long(?!\.? expected a string with maximum length \d{1,5}\b)"
-    r"|context[ _](?:size|length|window|limit)"  # llama.cpp, vLLM, SGLang, OpenAI and its code, MiniMax, LM Studio
-    rf"|{_LENGTH}"  # vLLM
-    r"|reduce the length of the messages"  # Groq
-    r"|exceeds max length"  # Zhipu
-    r"|number of input tokens exceeds",  # Amazon Nova
-    re.IGNORECASE,
-)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_CHARS: Final = 20_000
+"""Characters of an error that are searched. Errors that quote the prompt do so after the statement."""
+LARGEST: Final = 100_000_000_000
+LARGEST_TOKENS: Final = 100_000_000
+"""A larger number is no count."""
+LEAST_BYTES: Final = 10_000
+"""A smaller limit of bytes or characters is that of one field, not of the history."""
+_NUMBER: Final = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,12})"
+_GAPS: Final = {"…": r"[^0-9]{0,100}?", "*": r".{0,200}?"}
+_PART: Final = re.compile(r"\{([^{}]*)\}|([…*])")
+_ESCAPES: Final = {r"\u003e": ">", r"\u003c": "<", r"\u0026": "&", r"\u0027": "'", '\\"': '"', r"\n": " "}
+_value: Final = msgspec.json.Decoder().decode
 
 
-class Refused(NamedTuple):
-    """A prompt of `tokens` was refused; the model takes `limit` tokens of prompt besides the output asked for.
+class Refusal(NamedTuple):
+    """What a provider refused: whose fault it is, the unit, the amount that was sent, and the limit on the history.
 
-    `tokens` is None where the error names the limit alone.
+    Both numbers are None if the error does not name them. The output that was asked for is subtracted from both.
+    `size` are the bytes of the request, None if they are not known.
     """
 
-    tokens: int | None
-    limit: int
+    fault: Fault
+    unit: Unit = Unit.TOKENS
+    amount: int | None = None
+    limit: int | None = None
+    size: int | None = None
+
+    @property
+    def is_of_history(self) -> bool:
+        """Whether a shorter history mends it."""
+        return self.fault is Fault.HISTORY
+
+    def with_size(self, size: int) -> Refusal:
+        """Return the refusal of a request of so many bytes.
+
+        If the error names a limit alone, the request's own size is the amount; a limit that the request does not reach
+        is not the one that it was refused for.
+        """
+        if self.unit not in {Unit.BYTES, Unit.CHARACTERS}:
+            return self
+        if self.amount is not None or self.limit is None:
+            return self._replace(size=size)
+        if self.limit >= size:
+            return self._replace(size=size, limit=None)
+        return self._replace(size=size, amount=size)
 
 
-def read_refusal(error: str) -> Refused | None:
-    """Return the numbers in a model's error, None where it has none or they do not say that the prompt was too long."""
-    text = " ".join(error[:LOOKED_AT_CHARS].split())
-    contradicts_itself = False
-    for wording in _WORDINGS:
-        if match := wording.search(text):
-            said = match.groupdict()
-            tokens, limit = _number(said["tokens"]), _number(said["limit"]) - _number(said.get("output") or "0")
-            if 0 < limit < tokens <= LARGEST:
-                return Refused(tokens, limit)
-            contradicts_itself = True
-    for wording in () if contradicts_itself else _LIMITS:
-        if (match := wording.search(text)) and 0 < (limit := _number(match["limit"])) <= LARGEST:
-            return Refused(None, limit)
+def read_refusal(error: str, *, status: int | None = None, output_tokens: int | None = None) -> Refusal | None:
+    """Return what a provider's error says about the size of a request, None if no wording of the table fits.
+
+    `status` is the HTTP status, None if it is not known. `output_tokens` is what the request asked for at most.
+    """
+    found = find_wording(error, status=status)
+    return None if found is None else _refusal(*found, output_tokens or 0)
+
+
+def find_wording(error: str, *, status: int | None = None) -> tuple[Wording, dict[str, str | None]] | None:
+    """Return the row of the table that a provider's error fits, with the numbers that it names; None for no row."""
+    text = _flatten(error)
+    for wording in WORDINGS:
+        if wording.statuses and status is not None and status not in wording.statuses:
+            continue
+        if not wording.says:
+            if status in wording.statuses:
+                return wording, {}
+        elif match := _pattern(wording).search(text):
+            return wording, match.groupdict()
     return None
 
 
-def is_refused_for_length(error: str) -> bool:
-    """Tell whether an error, of whichever server, says that the prompt has too many tokens for the model."""
-    return _TOO_LONG.search(error[:LOOKED_AT_CHARS]) is not None or read_refusal(error) is not None
+def status_of(error: Any) -> int | None:
+    """Return the HTTP status that an error within a stream names, None if it names none."""
+    if not isinstance(error, dict):
+        return None
+    for name in ("code", "status", "status_code", "error_code"):
+        value = error.get(name)
+        if isinstance(value, str) and value.isdigit():
+            value = int(value)
+        if isinstance(value, int) and value >= LEAST_ERROR:
+            return value
+    return None
 
 
-def _number(text: str) -> int:
-    return int(re.sub(r"\D", "", text))
+def error_text(error: str | dict[str, Any]) -> tuple[str, int | None]:
+    """Return the text of an error and the HTTP status that it names, None if it names none."""
+    if isinstance(error, dict):
+        inner = error.get("error")
+        return msgspec.json.encode(error).decode(), status_of(inner) or status_of(error)
+    try:
+        value = _value(error)
+    except (msgspec.DecodeError, RecursionError):
+        return error, None
+    return error, (status_of(value.get("error")) or status_of(value)) if isinstance(value, dict) else None
+
+
+def _refusal(wording: Wording, named: Mapping[str, str | None], output_tokens: int) -> Refusal:
+    """Return the refusal of a wording with the numbers that its error names."""
+    numbers = {name: int(re.sub(r"\D", "", text)) for name, text in named.items() if text is not None}
+    unnumbered = Refusal(wording.fault, wording.unit)
+    limit, output = numbers.get("limit"), numbers.get("output", 0)
+    amount = numbers.get("amount", numbers.get("least"))
+    if amount is None and "total" in numbers:
+        # What is counted with the prompt and not named is what the request asked for.
+        output = numbers.get("output", output_tokens)
+        amount = max(0, numbers["total"] - output)
+    elif amount is not None:
+        amount += numbers.get("also", 0)
+    largest = LARGEST_TOKENS if wording.unit is Unit.TOKENS else LARGEST
+    if limit is None or not 0 < limit <= largest or (amount is not None and not 0 < amount <= largest):
+        return unnumbered
+    if wording.unit in {Unit.BYTES, Unit.CHARACTERS} and limit < LEAST_BYTES:
+        return unnumbered._replace(fault=Fault.OTHER)
+    if amount is None:
+        return unnumbered._replace(limit=limit)
+    room = limit - output if output < limit else limit
+    if amount <= limit and amount < output:
+        return unnumbered._replace(fault=Fault.OUTPUT)
+    if amount <= room:
+        return unnumbered._replace(fault=Fault.OTHER)
+    return unnumbered._replace(amount=None if "least" in numbers else amount, limit=room)
+
+
+def _flatten(error: str) -> str:
+    """Return an error's text in one line, as JSON within JSON reads."""
+    text = error[:MAX_CHARS]
+    for escape, character in _ESCAPES.items():
+        text = text.replace(escape, character)
+    return " ".join(text.replace("\\", "").split())
+
+
+@cache
+def _pattern(wording: Wording) -> re.Pattern[str]:
+    """Return the expression that finds a wording; see `Wording.says`."""
+    parts: list[str] = []
+    end = 0
+    for match in _PART.finditer(wording.says):
+        parts.append(re.escape(wording.says[end : match.start()]))
+        name, gap = match.groups()
+        if gap is not None:
+            parts.append(_GAPS[gap])
+        elif "|" in name:
+            parts.append(f"(?:{'|'.join(map(re.escape, name.split('|')))})")
+        else:
+            parts.append(f"(?P<{name}>{_NUMBER})" if name else _NUMBER)
+        end = match.end()
+    parts.append(re.escape(wording.says[end:]))
+    return re.compile("".join(parts), re.IGNORECASE)

@@ -1,96 +1,237 @@
-"""The beginning of a stream, looked at before the client has any of it: there are refusals that come within one."""
+"""The beginning of an answer, read before the client gets any of it: some refusals come with status 200."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from compaction.steps.refusals import status_of
 from gateway.answers.events import EventSplitter
 from gateway.answers.reading import decompressor
 from gateway.providers.answers import encoding_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Mapping
 
+    from compaction.shapes.inner import Shape
     from gateway.providers.answers import ProviderAnswer
 
-SECONDS: Final = 2.0
-"""Seconds for which a beginning is kept back at most; a refusal comes at once, an answer may be thought of for long."""
-_OPENINGS: Final = frozenset({"response.created", "response.in_progress", "response.queued"})
-_REFUSALS: Final = frozenset({"response.failed", "error"})
+SECONDS: Final = 5.0
+"""Seconds for which a beginning is held back. A refusal comes at once; an answer may need long to be thought of."""
+MAX_BYTES: Final = 64 * 1024
+"""Bytes of a beginning that are held back; no refusal is longer."""
+EMPTY_STATUS: Final = 200
+"""The status under which the table of refusals has streams without any answer."""
+_EMPTY_TEXTS: Final = ("text", "thinking")
+_MESSAGES_OPENINGS: Final = frozenset({"ping", "message_start"})
+_RESPONSES_OPENINGS: Final = frozenset(
+    {
+        "keepalive",
+        "ping",
+        "response.content_part.added",
+        "response.created",
+        "response.in_progress",
+        "response.queued",
+        "response.reasoning_summary_part.added",
+    }
+)
+_EMPTY_ITEMS: Final = ("message", "reasoning")
+_value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-async def look_at(response: ProviderAnswer) -> tuple[str, ProviderAnswer]:
-    """Return a refusal that a stream begins with, "" for none, and the stream whole."""
+class AnswerError(NamedTuple):
+    """An error of a provider: its text, and the status that it has or names."""
+
+    text: str
+    status: int | None
+
+
+async def read_beginning(response: ProviderAnswer, shape: Shape) -> tuple[AnswerError | None, ProviderAnswer]:
+    """Return the error that an answer with status 200 begins with, None for an answer, and the answer from its start.
+
+    It ends with the first piece of an answer, or after SECONDS or MAX_BYTES.
+    """
     decompress = decompressor(encoding_of(response))
     media_type = dict(response.headers).get(b"content-type", b"").lower()
-    if decompress is None or not media_type.startswith(b"text/event-stream"):
-        return "", response
+    if decompress is None:
+        return None, response
+    if media_type.startswith(b"text/event-stream"):
+        return await _hold(response, _StreamBeginning(shape, decompress))
+    if media_type.startswith(b"application/json"):
+        return await _hold(response, _JsonBeginning(decompress))
+    return None, response
+
+
+async def _hold(
+    response: ProviderAnswer, beginning: _StreamBeginning | _JsonBeginning
+) -> tuple[AnswerError | None, ProviderAnswer]:
     chunks = response.pieces()
     following: asyncio.Task[bytes | None] | None = None
-    kept: list[bytes] = []
-    refusal: str | None = None
-    events = EventSplitter()
+    held: list[bytes] = []
     try:
         async with asyncio.timeout(SECONDS):
-            while refusal is None:
+            while not beginning.is_known and sum(map(len, held)) <= MAX_BYTES:
                 following = asyncio.ensure_future(anext(chunks, None))
                 chunk = await asyncio.shield(following)
                 following = None
                 if chunk is None:
+                    beginning.end()
                     break
-                kept.append(chunk)
-                refusal = _refusal(events, decompress(chunk))
+                held.append(chunk)
+                beginning.take(chunk)
     except TimeoutError:
         pass
-    except Exception:  # noqa: BLE001 - what cannot be read here the client may, and what breaks breaks again
+    except Exception:  # noqa: BLE001 - the client may read what cannot be read here, and what breaks breaks again
         following = following if following is not None and following.done() else None
     except BaseException:
-        # Nobody waits for it any more: the client has gone away.
-        _Kept(response, kept, following, chunks).close()
+        # The client has gone away: nothing waits for the answer any more.
+        _HeldAnswer(response, held, following, chunks).close()
         raise
-    return refusal or "", _Kept(response, kept, following, chunks)
+    return beginning.error, _HeldAnswer(response, held, following, chunks)
 
 
-def _refusal(events: EventSplitter, chunk: bytes) -> str | None:
-    """Return a refusal, "" where the answer has begun, and None while neither is known."""
-    for event in events.take(chunk):
-        if event.value is None:
-            continue
-        kind = event.value.get("type")
-        if kind in _REFUSALS:
-            response: Any = event.value.get("response")
-            error = response.get("error") if isinstance(response, dict) else event.value
-            return _encode({"error": error}).decode()
-        if kind not in _OPENINGS:
-            return ""
-    return None
+class _StreamBeginning:
+    """The events of a stream up to the first piece of an answer."""
+
+    def __init__(self, shape: Shape, decompress: Callable[[bytes], bytes]) -> None:
+        self._shape = shape
+        self._decompress = decompress
+        self._events = EventSplitter()
+        self._has_events = False
+        self.is_known = False
+        self.error: AnswerError | None = None
+
+    def take(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        for event in self._events.take(self._decompress(chunk)):
+            if event.is_done:
+                self._end_of_stream()
+            elif event.value is not None:
+                self._take_event(event.value)
+            if self.is_known:
+                return
+
+    def end(self) -> None:
+        """Take the end of the body; one that is no stream at all may be an error in JSON."""
+        try:
+            value = _value(self._events.end())
+        except (msgspec.DecodeError, RecursionError):
+            value = None
+        if value is not None:
+            self.error = _error_of(value)
+        elif not self.is_known:
+            self._end_of_stream()
+        self.is_known = True
+
+    def _take_event(self, event: Mapping[str, Any]) -> None:
+        self._has_events = True
+        self.error = _error_of(event)
+        self.is_known = self.error is not None or _is_piece(self._shape, event)
+
+    def _end_of_stream(self) -> None:
+        self.is_known = True
+        if self._shape == "chat" and not self._has_events:
+            self.error = AnswerError("", EMPTY_STATUS)
 
 
-class _Kept:
-    """A stream from its beginning on, of which some was read before."""
+class _JsonBeginning:
+    """A body in JSON; it is an error only if the whole of it is one."""
+
+    def __init__(self, decompress: Callable[[bytes], bytes]) -> None:
+        self._decompress = decompress
+        self._body = bytearray()
+        self.is_known = False
+        self.error: AnswerError | None = None
+
+    def take(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        self._body += self._decompress(chunk)
+
+    def end(self) -> None:
+        """Take the end of the body."""
+        self.is_known = True
+        self.error = _error_of(_value(self._body))
+
+
+def _error_of(value: Any) -> AnswerError | None:
+    """Return the error that an event or a body is, None for any other."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    error = _error_in(value) if isinstance(value, dict) else None
+    return None if error is None else AnswerError(_encode({"error": error}).decode(), status_of(error))
+
+
+def _error_in(value: Mapping[str, Any]) -> Any:
+    if value.get("type") == "error" or value.get("error_message"):
+        return value.get("error") or value
+    if value.get("type") == "response.failed":
+        response = value.get("response")
+        return (response.get("error") if isinstance(response, dict) else None) or value
+    if value.get("error"):
+        return value["error"]
+    if value.get("status") == "failed":
+        return value
+    failed = (each for each in _choices(value) if each.get("finish_reason") == "error" or each.get("error"))
+    return next((each.get("error") or value for each in failed), None)
+
+
+def _is_piece(shape: Shape, event: Mapping[str, Any]) -> bool:
+    """Return whether an event has something of the answer, or ends it."""
+    kind = event.get("type")
+    match shape:
+        case "messages":
+            if kind == "content_block_start":
+                block = event.get("content_block")
+                return not isinstance(block, dict) or not _is_empty(block)
+            return kind not in _MESSAGES_OPENINGS
+        case "chat":
+            return "choices" not in event or any(map(_has_delta, _choices(event)))
+        case "responses":
+            if kind == "response.output_item.added":
+                item = event.get("item")
+                return not isinstance(item, dict) or item.get("type") not in _EMPTY_ITEMS
+            return kind not in _RESPONSES_OPENINGS
+
+
+def _is_empty(block: Mapping[str, Any]) -> bool:
+    return block.get("type") in _EMPTY_TEXTS and not any(block.get(name) for name in _EMPTY_TEXTS)
+
+
+def _has_delta(choice: Mapping[str, Any]) -> bool:
+    delta = choice.get("delta")
+    said = isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
+    return said or bool(choice.get("finish_reason"))
+
+
+def _choices(value: Mapping[str, Any]) -> list[dict[str, Any]]:
+    choices = value.get("choices")
+    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+
+
+class _HeldAnswer:
+    """An answer of which the beginning was read before."""
 
     def __init__(
         self,
         response: ProviderAnswer,
-        kept: list[bytes],
+        held: list[bytes],
         following: asyncio.Task[bytes | None] | None,
         chunks: AsyncIterator[bytes],
     ) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response
-        self._kept = kept
+        self._held = held
         self._following = following
         self._chunks = chunks
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield what was read, then what comes."""
-        for chunk in self._kept:
+        for chunk in self._held:
             yield chunk
-        self._kept = []
+        self._held = []
         if self._following is not None:
             next_chunk = await self._following
             self._following = None

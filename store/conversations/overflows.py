@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from operator import call
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from sqlalchemy import Connection, func, update
+from sqlalchemy import Connection, func, text, update
 
 from compaction.steps.ladder import Step
 from compaction.steps.overflow import MOST, shrink
+from compaction.steps.refusal_wordings import Unit
 from compaction.steps.runs import RunTrigger, StepState
 from compaction.steps.snapshot import settle
 from store.conversations import snapshots
@@ -24,19 +25,21 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from compaction.steps.overflow import Shrunk
-    from compaction.steps.refusals import Refused
+    from compaction.steps.refusals import Refusal
     from compaction.steps.stage import Stage
+    from store.tables import AnyRow
 
 _c = conversations.c
 
 
-Outcome = Literal["compacted", "shrunk_since", "exhausted", "cannot_shrink", "no_such_version"]
+Outcome = Literal["compacted", "shrunk_since", "exhausted", "cannot_shrink", "not_the_history", "no_such_version"]
 
 
 class Overflowed(NamedTuple):
     """What became of an overflow.
 
-    `shrunk_since`: the refused call was made with an older version than the head, and nothing is done. `tokens` are
+    `shrunk_since`: the refused call was made with an older version than the head, and nothing is done.
+    `not_the_history`: the refusal is about something else, and nothing is done either. `tokens` are
     those of the history as it is served, `fixed_tokens` those of system prompt, tools and carried context; both are
     estimates. `summary_run_id` is the queued run that summarizes what was left out.
     """
@@ -46,6 +49,26 @@ class Overflowed(NamedTuple):
     fixed_tokens: int = 0
     run_id: UUID | None = None
     summary_run_id: UUID | None = None
+    version: int | None = None
+    """Of the snapshot that was made."""
+
+
+class Previewed(NamedTuple):
+    """What an overflow would do, and the head that it would leave; None if it would leave the one that there is."""
+
+    done: Overflowed
+    head: AnyRow | None
+
+
+_HEAD: Final = text(
+    """
+    select h.version, h.covers_through, h.head, h.head_seqs, h.head_tokens, h.covered_tokens,
+           c.rules::text as rules, coalesce(c.strip_thinking_through, -1) as strip_thinking_through,
+           coalesce(c.broken_through, -1) as broken_through
+    from conversations as c, gateway_head(c.tenant_id, c.id, c.head_version) as h
+    where c.id = :conversation
+    """
+)
 
 
 def overflow(
@@ -56,8 +79,9 @@ def overflow(
     policy: Policy,
     request_id: UUID,
     snapshot_version: int | None,
-    refused: Refused | None,
+    refusal: Refusal | None,
     summarize: bool,
+    tries: int = 0,
     run_compute: Callable[[Callable[[], tuple[Stage, Shrunk]]], tuple[Stage, Shrunk]] = call,
 ) -> Overflowed:
     """Make the context of a conversation strictly smaller.
@@ -66,6 +90,8 @@ def overflow(
     of a restore are dropped. With `summarize` a run is queued that puts a summary into the place of what is left out.
     Raises NoResultFound.
     """
+    if refusal is not None and not refusal.is_of_history:
+        return Overflowed("not_the_history")
     started = time.monotonic()
     material = snapshots.load(connection, tenant_id, conversation_id, lock="write", dated=policy.recall_handles)
     if snapshot_version is not None and snapshot_version != material.head_version:
@@ -76,7 +102,9 @@ def overflow(
 
     def compute() -> tuple[Stage, Shrunk]:
         stage = material.stage(policy)
-        return stage, shrink(stage, policy, factor=material.factor, overflows=material.overflows, refused=refused)
+        return stage, shrink(
+            stage, policy, factor=material.factor, overflows=material.overflows, refusal=refusal, tries=tries
+        )
 
     stage, shrunk = run_compute(compute)
     overflowed = Overflowed("compacted", shrunk.served, math.ceil(material.fixed_tokens * material.factor))
@@ -94,7 +122,7 @@ def overflow(
         messages_before=len(stage.view),
         messages_after=len(shrunk.view),
         duration_ms=round((time.monotonic() - started) * 1000),
-        detail=_detail(shrunk, refused),
+        detail=_detail(shrunk, refusal),
         snapshot_version=version,
     )
     overtaken = requested.overtake(connection, tenant_id, conversation_id)
@@ -149,15 +177,41 @@ def overflow(
             parent_version=version,
             target_tokens=left,
         )
-    return overflowed._replace(tokens=shrunk.tokens, run_id=run_id, summary_run_id=queued)
+    return overflowed._replace(tokens=shrunk.tokens, run_id=run_id, summary_run_id=queued, version=version)
 
 
-def _detail(shrunk: Shrunk, refused: Refused | None) -> str:
-    said = "no numbers given"
-    if refused is not None:
-        counted = "" if refused.tokens is None else f"{refused.tokens:,} tokens, "
-        said = f"{counted}{refused.limit:,} at most"
+def preview(
+    connection: Connection, conversation_id: UUID, shrink_now: Callable[[], Overflowed | None]
+) -> Previewed | None:
+    """Return what an overflow would do and the head that it would leave, None if `shrink_now` finds no conversation.
+
+    `shrink_now` makes the overflow in this connection's transaction; it is rolled back to where it began.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        done = shrink_now()
+        if done is None:
+            return None
+        is_made = done.outcome == "compacted"
+        head = connection.execute(_HEAD, {"conversation": conversation_id}).one() if is_made else None
+        return Previewed(done, head)
+    finally:
+        savepoint.rollback()
+
+
+def _detail(shrunk: Shrunk, refusal: Refusal | None) -> str:
     return (
-        f"The model refused the prompt ({said}); dropped {shrunk.dropped:,} messages, cut {len(shrunk.truncated):,}; "
-        f"{shrunk.served:,} tokens served before, {shrunk.tokens:,} now"
+        f"The model refused the prompt ({_numbers(refusal)}); dropped {shrunk.dropped:,} messages, "
+        f"cut {len(shrunk.truncated):,}; {shrunk.served:,} tokens served before, {shrunk.tokens:,} now"
     )
+
+
+def _numbers(refusal: Refusal | None) -> str:
+    """Return the numbers of a refusal in words."""
+    if refusal is None or (refusal.limit is None and refusal.unit is Unit.TOKENS):
+        return "no numbers given"
+    if refusal.limit is None:
+        return f"too many {refusal.unit}"
+    if refusal.amount is None:
+        return f"{refusal.limit:,} at most in {refusal.unit}"
+    return f"{refusal.amount:,} {refusal.unit}, {refusal.limit:,} at most"

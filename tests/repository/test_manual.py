@@ -45,7 +45,7 @@ FOLDERS: Final = ("docs", "bench", "deploy", "clients", "examples")
 SKIPPED: Final = {"_build", "dist", "node_modules", "out"}
 GENERATED: Final = (
     *("requirements", "settings"),
-    *("reference-http", "reference-presets", "reference-shapes", "reference-cli"),
+    *("reference-http", "reference-presets", "reference-refusals", "reference-shapes", "reference-cli"),
 )
 SETTING: Final = re.compile(r"PALIMPSEST_[A-Z0-9]+(?:_[A-Z0-9]+)*(?!_?[A-Z0-9]|_…)")
 METRIC: Final = re.compile(r"\bpalimpsest_[a-z0-9]+(?:_[a-z0-9]+)*\b(?!_…)")

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from compaction.steps.refusals import is_refused_for_length
+from compaction.steps.refusals import read_refusal
 from compaction.steps.runs import RunReason
 from worker.summarizers.base import Spent, SummaryError
 
@@ -23,9 +23,6 @@ REQUEST_ID: Final = re.compile(r"[\w-]{1,64}")
 """What the id of a request at the provider looks like; anything else is not repeated."""
 _PASSING: Final = frozenset({408, 409, 429})
 """The statuses below 500 that another attempt may mend (API reference, "Errors"); so may all from 500 on."""
-_TOO_LONG_STATUSES: Final = frozenset({400, 422, 500})
-_LARGER_THAN_A_MINUTE: Final = "request too large"
-"""OpenAI, with a 429: one request has more tokens than a whole minute allows, which no patience mends."""
 _UNPAID: Final = re.compile(
     r"credit balance"  # Claude, with a 400
     # OpenAI, with a 429 that no patience mends (docs, "Error codes": "You exceeded your current quota")
@@ -147,11 +144,10 @@ def _moment(date: str) -> float | None:
 
 def is_too_long(trouble: Trouble) -> bool:
     """Return whether a smaller prompt is what the server asks for."""
-    if trouble.status == 413:  # noqa: PLR2004 - status codes name themselves
-        return True
-    if trouble.status == 429:  # noqa: PLR2004 - as above
-        return _LARGER_THAN_A_MINUTE in trouble.text
-    return trouble.status in _TOO_LONG_STATUSES and is_refused_for_length(trouble.text)
+    if trouble.kind != "status":
+        return False
+    refusal = read_refusal(trouble.text, status=trouble.status)
+    return refusal is not None and refusal.is_of_history
 
 
 def _is_unpaid(trouble: Trouble) -> bool:

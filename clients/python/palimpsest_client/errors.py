@@ -132,6 +132,7 @@ _OF_CODE: dict[str, type[ApiError]] = {
     "compaction_running": CompactionRunningError,
     "overflow_exhausted": OverflowExhaustedError,
     "cannot_shrink": OverflowExhaustedError,
+    "not_the_history": OverflowExhaustedError,
 }
 
 

@@ -298,7 +298,7 @@ export interface PlannedStepOut {
 }
 
 export interface Problem {
-  code: "bad_request" | "malformed_json" | "body_incomplete" | "bad_cursor" | "bad_idempotency_key" | "unauthenticated" | "forbidden" | "cross_site" | "not_found" | "method_not_allowed" | "body_too_slow" | "conflict" | "unexpected_seq" | "superseded" | "external_id_taken" | "compaction_running" | "overflow_exhausted" | "cannot_shrink" | "not_empty" | "used_form" | "run_not_dead" | "run_active" | "already_rotated" | "too_many_keys" | "too_many_pins" | "pins_full" | "too_many_webhooks" | "body_too_large" | "url_too_long" | "unsupported_media_type" | "invalid" | "idempotency_key_reused" | "rate_limited" | "head_too_large" | "internal" | "unavailable";
+  code: "bad_request" | "malformed_json" | "body_incomplete" | "bad_cursor" | "bad_idempotency_key" | "unauthenticated" | "forbidden" | "cross_site" | "not_found" | "method_not_allowed" | "body_too_slow" | "conflict" | "unexpected_seq" | "superseded" | "external_id_taken" | "compaction_running" | "overflow_exhausted" | "cannot_shrink" | "not_the_history" | "not_empty" | "used_form" | "run_not_dead" | "run_active" | "already_rotated" | "too_many_keys" | "too_many_pins" | "pins_full" | "too_many_webhooks" | "body_too_large" | "url_too_long" | "unsupported_media_type" | "invalid" | "idempotency_key_reused" | "rate_limited" | "head_too_large" | "internal" | "unavailable";
   detail: string;
   next_seq?: number;
   pointer?: string;

@@ -546,7 +546,7 @@ def overflow(chat: Chat, conversation: UUID, error: str | None) -> Overflowed:
             policy=merge(chat.settings.policy, chat.row(conversation).policy),
             request_id=uuid4(),
             snapshot_version=None,
-            refused=read_refusal(error) if error else None,
+            refusal=read_refusal(error) if error else None,
             summarize=True,
         )
 

@@ -251,6 +251,8 @@ def test_compaction_and_overflow(doors: Doors) -> None:
         smaller = client.post(f"{path}/overflow", json={"snapshot_version": number})
         assert smaller.status_code == 200, smaller.text
     assert client.post(f"{path}/overflow").json()["code"] == "overflow_exhausted"
+    refused = {"error": "max_tokens is too large: 99999. This model supports at most 4096 completion tokens."}
+    assert client.post(f"{path}/overflow", json=refused).json()["code"] == "not_the_history"
     assert client.get(f"{path}/snapshots/1").status_code == 200
     assert client.get(f"{path}/snapshots/1/diff").status_code == 200
     assert client.get(f"{path}/snapshots/1/claims").status_code == 200

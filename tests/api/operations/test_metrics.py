@@ -45,6 +45,7 @@ LABELS = {
     "door",
     "kind",
     "layer",
+    "provider",
     "method",
     "model",
     "outcome",

@@ -141,7 +141,7 @@ def rehearse(policy: Policy) -> None:
         plan_run(stage, policy, strategy=strategy, summaries=policy.compaction_enabled, waits=False)
     for native in (False, True):
         plan_run(stage, policy, strategy="auto", summaries=True, waits=True, native=native)
-    shrink(stage, policy, factor=1.0, overflows=1, refused=None)
+    shrink(stage, policy, factor=1.0, overflows=1, refusal=None)
     for window in (16_000, 200_000):
         with suppress(WindowTooSmallError):
             plan(working.view, "before", policy, window, instructions="short", pins=["look"], strip_fields=["f"])

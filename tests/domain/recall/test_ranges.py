@@ -230,7 +230,7 @@ class Chat:
         """Return what a step would make, and of what; None if it is not worth a snapshot."""
         stage = self.stage
         if act == "overflow":
-            shrunk = shrink(stage, self.policy, factor=1.0, overflows=0, refused=None)
+            shrunk = shrink(stage, self.policy, factor=1.0, overflows=0, refusal=None)
             outcome = steps.StepOutcome(Step.OVERFLOW, shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
             assert shrunk.estimated == view_tokens(shrunk.view)
             return (stage, outcome) if shrunk.is_smaller else None

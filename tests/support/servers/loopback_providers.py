@@ -40,6 +40,17 @@ class Fails(NamedTuple):
     """Whether it comes within a stream of the Responses API, after it has begun."""
 
 
+class Sends(NamedTuple):
+    """A body that a provider, or a proxy before it, sends as it is."""
+
+    status: int
+    media_type: str
+    body: bytes
+
+
+Answer = Says | Fails | Sends
+
+
 @dataclass
 class Asked:
     """One request as it arrived."""
@@ -64,7 +75,7 @@ class Asked:
 class LoopbackProviders:
     """One server for all doors; `url` is the base URL of Anthropic's SDK, `openai_url` that of OpenAI's."""
 
-    def __init__(self, model: Callable[[Asked], Says | Fails] | None = None) -> None:
+    def __init__(self, model: Callable[[Asked], Answer] | None = None) -> None:
         self.model = model or (lambda asked: Says(f"answer {len(asked.rows)}"))
         self.asked: list[Asked] = []
         self.closing = threading.Event()
@@ -141,8 +152,8 @@ class _Handler(QuietHandler):
             return self._whole(asked, 400, {"error": {"type": "invalid_request_error", "message": "not understood"}})
         says = self.server.providers.model(asked)
         number = len(self.server.providers.asked)
-        if isinstance(says, Fails):
-            return self._refuse(asked, says, number)
+        if isinstance(says, Sends | Fails):
+            return self._send_body(asked, says) if isinstance(says, Sends) else self._refuse(asked, says, number)
         message, events = shape(asked, says, number)
         if not asked.body.get("stream"):
             return self._whole(asked, 200, message)
@@ -157,9 +168,12 @@ class _Handler(QuietHandler):
         return self._stream(asked, [*events[:2], _event(value, "response.failed")])
 
     def _whole(self, asked: Asked, status: int, value: Mapping[str, Any]) -> None:
-        asked.answered = json.dumps(value).encode()
-        self.send_response_only(status)
-        self.send_header("content-type", "application/json")
+        self._send_body(asked, Sends(status, "application/json", json.dumps(value).encode()))
+
+    def _send_body(self, asked: Asked, sends: Sends) -> None:
+        asked.answered = sends.body
+        self.send_response_only(sends.status)
+        self.send_header("content-type", sends.media_type)
         self.send_header("content-length", str(len(asked.answered)))
         self.send_header("request-id", "req_of_the_provider")
         self.end_headers()

@@ -112,7 +112,7 @@ def overflow(product: Product, tracked: TrackedConversation, *, summarize: bool 
             policy=product.policy_of(tracked),
             request_id=uuid4(),
             snapshot_version=None,
-            refused=None,
+            refusal=None,
             summarize=summarize,
         )
 

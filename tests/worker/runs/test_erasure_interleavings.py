@@ -248,7 +248,7 @@ def test_an_overflow_whose_summary_is_queued(chat: Chat) -> None:
             policy=policy,
             request_id=uuid4(),
             snapshot_version=None,
-            refused=None,
+            refusal=None,
             summarize=True,
         )
     run = done.summary_run_id

@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 
 from compaction.pins.pinned import message_text
 from compaction.policy import merge
-from compaction.steps.refusals import Refused
+from compaction.steps.refusal_wordings import Fault, Unit
+from compaction.steps.refusals import Refusal
 from compaction.steps.runs import Queue
 from compaction.tokens import content_tokens
 from store.conversations import branches, conversations, overflows, pins
@@ -344,7 +345,7 @@ class ConversationMachine(RuleBasedStateMachine):
                 policy=policy,
                 request_id=uuid4(),
                 snapshot_version=given,
-                refused=Refused(weight, max(1, int(weight * share))) if share else None,
+                refusal=Refusal(Fault.HISTORY, Unit.TOKENS, weight, max(1, int(weight * share))) if share else None,
                 summarize=summarize and policy.compaction_enabled,
             )
         after = self.product.row(tracked.id)
