@@ -155,7 +155,8 @@ class FittedContext(NamedTuple):
     @property
     def gave_way(self) -> bool:
         """Whether the guard had to leave out or cut anything."""
-        return bool(self.exchanges > self.history.kept or self.history.rounds_dropped or self.history.cut)
+        fitted = self.history
+        return bool(self.exchanges > fitted.kept or fitted.rounds_dropped or fitted.cut or fitted.media_replaced)
 
 
 def _record(

@@ -125,11 +125,14 @@ def named_medium(block: dict[str, Any], seq: int, index: int) -> dict[str, Any]:
     It has the block's mark for the prompt cache.
     """
     where = "" if seq == WRITTEN else f", recall {references.block(seq, index)}"
-    text = _NOTE.format(about=media_note(block).translate(_BRACKETS), where=where)
+    about = _MEDIA_TYPE.sub(lambda match: match[1].upper(), media_note(block).translate(_BRACKETS))
+    text = _NOTE.format(about=about, where=where)
     mark = block.get("cache_control")
     return {"type": "text", "text": text, **({} if mark is None else {"cache_control": mark})}
 
 
+_MEDIA_TYPE: Final = re.compile(r"\b(?:image|application|audio|video)/([\w.+-]+)")
+"""Written as `PNG`: what is left of an image must not count as one for who looks for its type."""
 _BRACKETS: Final = str.maketrans("[]", "()")
 """A name from outside must not end the note, nor begin another one."""
 

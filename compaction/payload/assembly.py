@@ -344,6 +344,9 @@ def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
     warnings: list[str] = []
     if (dropped := exchanges - fitted.kept) > 0:
         warnings.append(f"the oldest {dropped} of {exchanges} exchanges were left out to fit the token budget")
+    if fitted.media_replaced:
+        named = "image(s) or file(s) gave way to texts that name them to fit the token budget"
+        warnings.append(f"{fitted.media_replaced} {named}")
     if fitted.opening_dropped:
         warnings.append("the first message was left out but for the summary in it to fit the token budget")
     if fitted.rounds_dropped:

@@ -8,19 +8,21 @@ from functools import partial
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from compaction.messages import is_request
+from compaction.media.shedding import media_of, replace_media
+from compaction.messages import is_request, tool_use_ids
 from compaction.pins.pinned import only_frames
 from compaction.recall.handles import NO_HANDLE
 from compaction.repair import repair
 from compaction.shorten.recalled import recalled_lines
 from compaction.shorten.shortening import result_without_middle, text_of, without_middle
-from compaction.shorten.trimming import drop_oldest, exchanges, rounds
+from compaction.shorten.trimming import drop_oldest, exchanges, last_answer, rounds
 from compaction.summary.zone import opening_length, preamble_length
 from compaction.view import MARKER, WRITTEN, View, ViewMessage, map_blocks, signed_summary, strip_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
+    from compaction.media.shedding import Medium
     from compaction.messages import Block
     from compaction.recall.handles import Handle, Handles
 
@@ -45,6 +47,8 @@ class Fitted(NamedTuple):
     """Whether of a first message with a summary only the summary is left."""
     left_out: tuple[int, ...] = ()
     """Seqs of the messages that are gone."""
+    media_replaced: int = 0
+    """Images and files that gave way to texts, of the messages that are left."""
 
 
 def fit_history(
@@ -61,14 +65,16 @@ def fit_history(
     """Return `view` within `room`, in the unit of `weigh`, with as little left out as that takes.
 
     What recall gave back goes first, the oldest first, each result to a line that names it; the newest results stay.
-    Then the oldest whole exchanges go, then the oldest rounds of the last answered one; its request and newest round
-    stay, as do what nobody has answered yet and a first message with a summary. Where that one leaves no room for them,
-    only its summary stays, and more of the others. If that is not enough, long answers and results lose as much of
-    their middle as they have to, then requests that others follow; at last the oldest of those that nobody has answered
-    go. What is left may still be over: the caller warns. A larger room never leaves less but for this first message's
-    sake. `asked` is what will follow the history, its room already taken off. `unread` are seqs of messages that were
-    left out of the view because they would not fit, with `lacks_rounds` older rounds of its last exchange among them.
-    With `handles` the notes of what is cut say how to have it back.
+    Then the oldest images and files become texts that name them; those that nobody has answered yet stay for now. Then
+    the oldest whole exchanges go, then the oldest rounds of the last answered one; its request and newest round stay,
+    as do what nobody has answered yet and a first message with a summary. Where that one leaves no room for them, only
+    its summary stays, and more of the others. If that is not enough, long answers and results lose as much of their
+    middle as they have to, then requests that others follow; then all media but the newest message's become texts, and
+    at last the oldest of the requests that nobody has answered go. What is left may still be over: the caller warns.
+    A larger room never leaves less but for this first message's sake. `asked` is what will follow the history, its room
+    already taken off. `unread` are seqs of messages that were left out of the view because they would not fit, with
+    `lacks_rounds` older rounds of its last exchange among them. With `handles` the notes of what is cut say how to have
+    it back.
     """
     whole = tuple(view) if asked is None else (*view, asked)
 
@@ -83,6 +89,7 @@ def fit_history(
 
     given = whole
     whole, cuts = _without_recalled(whole, room, size, carries_summary=carries_summary)
+    whole = _without_media(whole, room, size, _newest_media(whole))
     kept, opening = drop(whole, waiting=False), None
     if carries_summary and _total(kept, size) > room and (opening := _only_summary(whole)) is not None:
         first = preamble_length(whole)
@@ -90,6 +97,7 @@ def fit_history(
     if _total(kept, size) > room:
         opened = opening_length(kept, carries_summary=carries_summary)
         kept, cuts = _shortened(kept, room, size, opened, cuts, handles)
+        kept = _without_media(kept, room, size, {len(kept) - 1})
         kept = drop(kept, waiting=True)
     cut = sum(cuts.get(id(message), 0) for message in kept)
     kept_seqs = {message.seq for message in kept}
@@ -101,7 +109,10 @@ def fit_history(
     gone = tuple(message.seq for message in view if message.seq not in kept_seqs)
     rounds_dropped = lacks_rounds or _lost_rounds(view, set(gone))
     tokens, exchanges_kept = _total(kept, size), count_exchanges(kept)
-    return Fitted(kept, tokens, exchanges_kept, cut, rounds_dropped, opening is not None, (*unread, *gone))
+    media = len(media_of([message for message in view if message.seq in kept_seqs])) - len(media_of(kept))
+    return Fitted(
+        kept, tokens, exchanges_kept, cut, rounds_dropped, opening is not None, (*unread, *gone), max(0, media)
+    )
 
 
 def _lost_rounds(view: Sequence[ViewMessage], gone: set[int]) -> bool:
@@ -143,6 +154,38 @@ def _without_recalled(
         if total <= room:
             break
     return tuple(shorter), cuts
+
+
+def _newest_media(view: View) -> set[int]:
+    """Return the messages whose media go last: what nobody has answered; in a loop its request and newest round."""
+    if not view or (view[-1].role == "assistant" and not tool_use_ids(view[-1].content)):
+        return set()
+    answer = last_answer(view)
+    if is_request(view[-1].role, view[-1].content):
+        return set(range(answer + 1, len(view)))
+    return {_last_request(view), *range(max(0, answer), len(view))}
+
+
+def _without_media(view: View, room: float, size: Callable[[ViewMessage], int], spared: Container[int]) -> View:
+    """Return `view` with as many media replaced by texts, oldest first, as its room asks for.
+
+    Messages in `spared` keep theirs, as do those that a text would make no smaller.
+    """
+    over = _total(view, size) - room
+    if over <= 0:
+        return view
+    chosen: list[Medium] = []
+    for medium in media_of(view):
+        if medium.message in spared:
+            continue
+        message = view[medium.message]
+        saved = size(message) - size(replace_media((message,), [medium._replace(message=0)]).view[0])
+        if saved > 0:
+            chosen.append(medium)
+            over -= saved
+        if over <= 0:
+            break
+    return replace_media(view, chosen).view
 
 
 def _in_place(old: Block, new: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:

@@ -273,10 +273,12 @@ def _trim(stage: Stage, policy: Policy) -> StepOutcome:
     )
     view = with_own_tail(stage.view, fitted.view)
     detail = f"Dropped {len(fitted.left_out)} of the oldest messages"
+    if fitted.media_replaced:
+        detail += f" and {fitted.media_replaced} image(s) or file(s)"
     if fitted.cut:
         detail += f" and the middle of {fitted.cut} long text(s)"
     reason = None
-    if not (fitted.left_out or fitted.cut or fitted.opening_dropped):
+    if not (fitted.left_out or fitted.cut or fitted.opening_dropped or fitted.media_replaced):
         reason, detail = RunReason.NOTHING_TO_DROP, "Nothing to drop"
     outcome = StepOutcome(
         Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view))

@@ -321,6 +321,8 @@ class Journal:
                 return None
             # With nothing to cut, the next tool-result message makes this one old at once.
             at_once = RunReason.NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
+            # A zone that lacks a message gets it with the next turn, whatever that weighs.
+            at_once = at_once or reasons == {RunReason.ZONE_TOO_SMALL}
             return conversations.Hold(
                 0 if at_once else growth_margin(threshold, policy),
                 above=-1 if reasons else threshold,

@@ -67,7 +67,7 @@ def test_a_context_has_no_more_images_than_the_model_takes(service: Service, sha
     text, body = served(service, path, shape)
     assert text.count(MARKS[shape]) == 8
     assert text.index("recall m4.0") < text.index(MARKS[shape])
-    assert "[image, image/png, 40 x 30 px, about 117 bytes: stored but not shown, recall m0.0]" in text
+    assert "[image, PNG, 40 x 30 px, about 117 bytes: stored but not shown, recall m0.0]" in text
     assert all(f"#photo {number}" in text for number in range(11))
     assert any("messages 0, 2, 4" in warning for warning in body["warnings"])
     payload = service.client.post(
@@ -88,7 +88,7 @@ def test_a_context_has_no_more_pages_than_the_model_takes(service: Service, shap
         service.append(path, *turn(shape, number, document(shape, 60)), shape=shape)
     text, body = served(service, path, shape)
     assert text.count(DOCUMENTS[shape]) == 1
-    assert '[document \\"offer.pdf\\", application/pdf, 60 pages, ' in text
+    assert '[document \\"offer.pdf\\", PDF, 60 pages, ' in text
     assert any("messages 0, 2" in warning for warning in body["warnings"])
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.media.shedding import media_of
 from compaction.messages import blocks, is_request
 from compaction.payload.assembly import Assembly, History, Layers, assemble, fixed_tokens
 from compaction.pins.pinned import Pin, message_text, with_pins, without_pins
@@ -20,7 +21,7 @@ from compaction.summary.zone import framed, with_summary, without_summary
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
 from compaction.view import MARKER, View, ViewMessage, strip_thinking, view_tokens
-from tests.support.blocks import text_block
+from tests.support.blocks import image_block, pdf_block, text_block
 from tests.support.messages_api import problems
 from tests.support.strategies import any_conversations
 
@@ -320,3 +321,38 @@ def test_a_context_block_cannot_close_its_frame(block: ContextBlock) -> None:
     text = assembly.messages[-1].content[0]["text"]  # type: ignore[index]
     assert re.findall(r"</\s*context\s*>", text, re.IGNORECASE) == ["</context>"]
     assert assembly.turn_tokens == content_tokens(text)
+
+
+def test_media_give_way_before_words_the_oldest_first() -> None:
+    view = tuple(
+        message
+        for at in range(3)
+        for message in (
+            ViewMessage("user", [pdf_block(60), text_block(f"#report {at}")], 2 * at),
+            ViewMessage("assistant", f"#read {at}", 2 * at + 1),
+        )
+    )
+    for room, kept in ((400_000, [0, 2, 4]), (220_000, [2, 4]), (110_000, [4]), (50_000, [])):
+        fitted = fit_history(view, room, lambda message: message.tokens, carries_summary=False)
+        assert [medium.message for medium in media_of(fitted.view)] == kept
+        assert len(fitted.view) == 6
+        assert (fitted.tokens, fitted.media_replaced) == (view_tokens(fitted.view), 3 - len(kept))
+        assert fitted.tokens <= room
+    # The newest message keeps its own: it is what is asked about.
+    asked = (*view, ViewMessage("user", [pdf_block(60), text_block("#and this?")], 6))
+    fitted = fit_history(asked, 50_000, lambda message: message.tokens, carries_summary=False)
+    assert [message.seq for message in fitted.view if media_of((message,))] == [6]
+
+
+def test_screenshots_of_older_rounds_give_way_before_the_rounds_do() -> None:
+    view = [ViewMessage("user", "#Check the pages.", 0)]
+    for at in range(10):
+        call = {"type": "tool_use", "id": f"t{at}", "name": "look", "input": {}}
+        inside = [text_block(f"#page {at}"), image_block()]
+        view.append(ViewMessage("assistant", [call], 2 * at + 1))
+        view.append(
+            ViewMessage("user", [{"type": "tool_result", "tool_use_id": f"t{at}", "content": inside}], 2 * at + 2)
+        )
+    fitted = fit_history(view, 6_000, lambda message: message.tokens, carries_summary=False)
+    assert len(fitted.view) == len(view)
+    assert [medium.message for medium in media_of(fitted.view)] == [16, 18, 20]

@@ -61,7 +61,7 @@ def test_the_oldest_images_over_the_count_become_texts_that_name_them(in_results
     first = shed.view[left(view)[0]]
     block = parts(first)[0]
     text = block["content"][1]["text"] if in_results else block["text"]
-    assert text == f"[image, image/png, 640 x 480 px, about 117 bytes: stored but not shown, recall m{first.seq}.0]"
+    assert text == f"[image, PNG, 640 x 480 px, about 117 bytes: stored but not shown, recall m{first.seq}.0]"
     assert problems([message.as_message() for message in shed.view]) == []
     # The words are all there, and so is everything that has no media.
     assert [message for message in shed.view if message.seq not in shed.seqs] == [
@@ -105,7 +105,7 @@ def test_pages_and_images_count_together_where_both_have_a_limit() -> None:
     view = shown(pdf_block(80, title="old.pdf"), pdf_block(80), picture())
     shed = shed_media(view, MediaLimits(images=100, document_pages=100))
     assert shed.seqs == (0,)
-    assert parts(shed.view[0])[0]["text"].startswith('[document "old.pdf", application/pdf, 80 pages, about 4 KB: ')
+    assert parts(shed.view[0])[0]["text"].startswith('[document "old.pdf", PDF, 80 pages, about 4 KB: ')
     assert shed_media(shown(pdf_block(60), *[picture()] * 50), MediaLimits(images=100, document_pages=100)).seqs == (0,)
     assert shed_media(shown(pdf_block(60), *[picture()] * 50), MediaLimits(images=100)).replaced == 0
 
@@ -201,15 +201,12 @@ def test_a_summary_takes_the_media_of_the_first_message_and_lists_those_of_its_z
     notes = media_notes(view[1:6])
     assert notes == [
         "image at https://files.example.com/boiler-77.png [m2.0]",
-        "document, application/pdf, 3 pages, about 218 bytes [m4.0]",
+        "document, PDF, 3 pages, about 218 bytes [m4.0]",
     ]
     summary = with_media_list("So far.", notes, None)
     first = rebuild(view, Zone(1, 6), summary)[0]
     assert left((first,)) == []
-    assert (
-        parts(first)[0]["text"]
-        == "[image, image/png, 640 x 480 px, about 117 bytes: stored but not shown, recall m0.0]"
-    )
+    assert parts(first)[0]["text"] == "[image, PNG, 640 x 480 px, about 117 bytes: stored but not shown, recall m0.0]"
     assert parts(first)[1] == text_block("#photo 0")
     # The next summary does not read the list, and takes it over.
     assert carried_over(summary) == "So far."

@@ -277,7 +277,7 @@ def test_blocks_of_the_first_message_stay_as_they_are_but_for_media() -> None:
     first = [image_block(), text_block("look"), text_block("closely")]
     after = rebuild(view_of(("user", first), *[("assistant", "a"), ("user", "b")] * 3), Zone(1, 3), "so far")
     assert isinstance(after[0].content, list)
-    assert str(after[0].content[0]["text"]).startswith("[image, image/png, 1,568 x 1,568 px, ")
+    assert str(after[0].content[0]["text"]).startswith("[image, PNG, 1,568 x 1,568 px, ")
     assert after[0].content[1:] == [*first[1:], text_block(framed("so far"))]
 
 

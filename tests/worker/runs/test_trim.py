@@ -71,7 +71,9 @@ def test_base64_counts_as_what_it_stands_for(service: Service, module_settings: 
     work(module_settings, path)
     left = service.client.get(f"{path}/context").json()["messages"]
     assert left[-1] == more
-    assert len(left) < len(chat(3, 100)) + len(asked) + 6
+    # Media give way before words do.
+    assert len(left) == len(chat(3, 100)) + len(asked) + 6
+    assert str(left).count("base64") == 2
     counted = sum(snapshot.counted_bytes(ViewMessage(each["role"], each["content"])) for each in left)
     assert counted <= 60_000
 
