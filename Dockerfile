@@ -1,8 +1,8 @@
 # One image for every role: api, worker, sweeper and migrate are subcommands of the same program.
 # The embedded servers of the development set-up are left out.
 
-# A tag can be moved to another image, a digest cannot: for a release, pass --build-arg BASE=python:3.13-slim-bookworm@sha256:…
-ARG BASE=python:3.13-slim-bookworm
+# A tag can be moved to another image, a digest cannot. `docker buildx imagetools inspect TAG` prints a newer one.
+ARG BASE=python:3.13.14-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 
 FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
