@@ -138,7 +138,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     what the others leave. The user's message is never touched. Raises UserMessageError.
     """
     budget = policy.total_token_budget
-    held = policy.reserved_output_tokens if reserved is None else reserved
+    held = policy.reserved_output_tokens if reserved is None or reserved >= budget else reserved
     speaks = bool(layers.prior or layers.turn) and _last_request(layers.history) is None
     history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
     shed = shed_media(history, limits_of(policy), beside=media_load([asked.content] if asked else []))
@@ -169,8 +169,26 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     )
     shed_warnings = [shed_warning(shed.seqs)] if shed.replaced else []
     return assembly._replace(
-        warnings=(*fixed_warnings(system, policy), *warnings, *shed_warnings, *_warnings(assembly))
+        warnings=(
+            *fixed_warnings(system, policy),
+            *_output_warnings(reserved, held, budget),
+            *warnings,
+            *shed_warnings,
+            *_warnings(assembly),
+        )
     )
+
+
+def _output_warnings(asked: int | None, held: int, budget: int) -> list[str]:
+    """Return a warning if more output is asked for than the whole payload may have."""
+    if asked is None or asked < budget:
+        return []
+    return [
+        (
+            f"max_output_tokens ({asked:,}) leaves nothing of the budget of {budget:,} tokens: "
+            f"{held:,} are kept for the answer"
+        )
+    ]
 
 
 def _fit(history: View, asked: ViewMessage | None, room: float, about: History) -> Fitted:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.media.limits import MediaLimits
+from compaction.media.shedding import load_of_view, media_of, replace_media, shed_media
 from compaction.pins.pinned import with_pins
 from compaction.shorten.fitting import fit_history
-from compaction.steps.refusal_wordings import Unit
+from compaction.steps.refusal_wordings import MEDIA, Unit
 from compaction.steps.snapshot import serialized_bytes
 from compaction.view import WRITTEN, ViewMessage, cut_seqs, view_tokens, with_own_tail
 
@@ -68,29 +70,34 @@ def shrink(
     handles = stage.working.handles
     served = fit_history(view, room, weigh, carries_summary=carries_summary, handles=handles)
     share = NEXT_SHARE if overflows else FIRST_SHARE
-    if refusal is None or refusal.unit is Unit.TOKENS:
-        target = _target(served.tokens, fixed, share, refusal, tries)
-        fitted = fit_history(view, target, weigh, carries_summary=carries_summary, handles=handles)
-        is_smaller = fitted.tokens < served.tokens
-    else:
+    if refusal is not None and refusal.unit in MEDIA:
+        kept = _without_oldest_media(served.view, refusal, share * NEXT_SHARE**tries)
+        is_smaller = kept != served.view
+    elif refusal is not None and refusal.unit is not Unit.TOKENS:
         measure = _measure(refusal.unit)
         size = sum(map(measure, served.view))
         beside = 0 if refusal.size is None else max(0, refusal.size - size)
         target = _target(size, beside, share, refusal, tries)
-        fitted = fit_history(served.view, target, measure, carries_summary=carries_summary, handles=handles)
-        is_smaller = fitted.tokens < size
-    tokens = sum(math.ceil(weigh(message)) for message in fitted.view)
-    kept_seqs = {message.seq for message in fitted.view}
+        kept = served.view if refusal.unit is Unit.MESSAGES else _media_within(served.view, size, target)
+        if sum(map(measure, kept)) > target / MARGIN:
+            kept = fit_history(kept, target, measure, carries_summary=carries_summary, handles=handles).view
+        is_smaller = sum(map(measure, kept)) < size
+    else:
+        target = _target(served.tokens, fixed, share, refusal, tries)
+        fitted = fit_history(view, target, weigh, carries_summary=carries_summary, handles=handles)
+        kept, is_smaller = fitted.view, fitted.tokens < served.tokens
+    tokens = sum(math.ceil(weigh(message)) for message in kept)
+    kept_seqs = {message.seq for message in kept}
     # Of what was saved, pins may take up a part, and never all.
     spare = max(0, int((served.tokens - tokens) / factor)) // 2
-    pinned = stage.pinned(with_own_tail(view, fitted.view), policy, room=frame + spare)
-    added = view_tokens(with_pins(fitted.view, pinned.framed)) - view_tokens(fitted.view)
+    pinned = stage.pinned(with_own_tail(view, kept), policy, room=frame + spare)
+    added = view_tokens(with_pins(kept, pinned.framed)) - view_tokens(kept)
     return Shrunk(
         pinned.view,
-        view_tokens(fitted.view) + added,
+        view_tokens(kept) + added,
         tokens + math.ceil(added * factor),
         served.tokens + math.ceil(frame * factor),
-        tuple(cut_seqs(view, fitted.view)),
+        tuple(cut_seqs(view, kept)),
         sum(message.seq not in kept_seqs for message in view if message.seq != WRITTEN),
         pinned.framed,
         is_smaller,
@@ -100,6 +107,48 @@ def shrink(
 def _measure(unit: Unit) -> Callable[[ViewMessage], int]:
     """Return what measures a message in a unit."""
     return _count_rows if unit is Unit.MESSAGES else serialized_bytes
+
+
+def _without_oldest_media(view: View, refusal: Refusal, share: float) -> View:
+    """Return `view` within a refusal's limit on media: the oldest become texts, and every word stays.
+
+    If the error names no limit, or no medium is known to be over it, `share` of the images and pages stay.
+    """
+    media = media_of(view)
+    if refusal.unit is Unit.IMAGE_AREA and refusal.limit is not None:
+        sizes = ((medium, medium.facts.size) for medium in media)
+        large = [each for each, size in sizes if size and size.width * size.height > refusal.limit]
+        shed = replace_media(view, large)
+    else:
+        shed = shed_media(view, _media_limits(refusal))
+    if shed.replaced:
+        return shed.view
+    load = load_of_view(view)
+    count = load.document_pages if refusal.unit is Unit.PAGES else load.images
+    kind = Unit.PAGES if refusal.unit is Unit.PAGES else Unit.IMAGES
+    return shed_media(view, _media_limits(refusal._replace(unit=kind, limit=max(1, int(count * share))))).view
+
+
+def _media_limits(refusal: Refusal) -> MediaLimits:
+    """Return the limits that a refusal names."""
+    limit = refusal.limit or 0
+    match refusal.unit:
+        case Unit.IMAGES_AND_PAGES:
+            return MediaLimits(images=limit, document_pages=limit)
+        case Unit.PAGES:
+            return MediaLimits(document_pages=limit)
+        case Unit.IMAGE_PIXELS:
+            return MediaLimits(image_side=limit, side_from=1)
+        case Unit.IMAGE_BYTES:
+            return MediaLimits(image_bytes=limit)
+    return MediaLimits(images=limit)
+
+
+def _media_within(view: View, size: int, target: int) -> View:
+    """Return `view`, which has `size` bytes, with as few media as `target` bytes leave room for beside its words."""
+    media_bytes = load_of_view(view).bytes
+    words = size - media_bytes
+    return shed_media(view, MediaLimits(media_bytes=max(1, target - words))).view if media_bytes else view
 
 
 def _count_rows(message: ViewMessage) -> int:

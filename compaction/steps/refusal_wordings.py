@@ -21,16 +21,16 @@ class Unit(StrEnum):
     CHARACTERS = "characters"
     MESSAGES = "messages"
     IMAGES = "images"
+    IMAGES_AND_PAGES = "images and pages"
     IMAGE_PIXELS = "pixels of a side"
     IMAGE_AREA = "pixels of an image"
     IMAGE_BYTES = "bytes of an image"
-    DOCUMENTS = "documents"
     PAGES = "pages"
     NONE = ""
 
 
 MEDIA: Final = frozenset(
-    {Unit.IMAGES, Unit.IMAGE_PIXELS, Unit.IMAGE_AREA, Unit.IMAGE_BYTES, Unit.DOCUMENTS, Unit.PAGES}
+    {Unit.IMAGES, Unit.IMAGES_AND_PAGES, Unit.IMAGE_PIXELS, Unit.IMAGE_AREA, Unit.IMAGE_BYTES, Unit.PAGES}
 )
 """Units of which words have none: media alone give way."""
 
@@ -393,13 +393,13 @@ _COUNTED_MEDIA: Final = (
         "Anthropic",
         "Too much media: {also} document pages + {amount} images > {limit}",
         "https://github.com/anthropics/claude-code/issues/24541",
-        Unit.IMAGES,
+        Unit.IMAGES_AND_PAGES,
     ),
     Wording(
         "Anthropic",
         "too many images and documents: {amount} + {also} > {limit}",
         "https://github.com/anthropics/claude-code/issues/24541",
-        Unit.IMAGES,
+        Unit.IMAGES_AND_PAGES,
     ),
     Wording(
         "Meta",

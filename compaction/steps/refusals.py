@@ -18,6 +18,8 @@ MAX_CHARS: Final = 20_000
 LARGEST: Final = 100_000_000_000
 LARGEST_TOKENS: Final = 100_000_000
 """A larger number is no count."""
+MOST_RESERVED: Final = 0.5
+"""Share of a limit that is left free for the output that a request asks for, if the error does not name the output."""
 LEAST_BYTES: Final = 10_000
 """A smaller limit of bytes or characters is that of one field, not of the history."""
 _NUMBER: Final = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,12})"
@@ -125,14 +127,19 @@ def _refusal(wording: Wording, named: Mapping[str, str | None], output_tokens: i
         return unnumbered
     if wording.unit in {Unit.BYTES, Unit.CHARACTERS} and limit < LEAST_BYTES:
         return unnumbered._replace(fault=Fault.OTHER)
+    is_named = "output" in numbers or "total" in numbers
+    if wording.unit is Unit.TOKENS and not is_named and output_tokens <= limit * MOST_RESERVED:
+        # What a smaller request leaves free is for the answer, which many models count in.
+        reserved = limit - output_tokens
+    else:
+        reserved = limit - output if output < limit else limit
     if amount is None:
-        return unnumbered._replace(limit=limit)
-    room = limit - output if output < limit else limit
+        return unnumbered._replace(limit=reserved)
     if amount <= limit and amount < output:
         return unnumbered._replace(fault=Fault.OUTPUT)
-    if amount <= room:
+    if amount <= (reserved if is_named else limit):
         return unnumbered._replace(fault=Fault.OTHER)
-    return unnumbered._replace(amount=None if "least" in numbers else amount, limit=room)
+    return unnumbered._replace(amount=None if "least" in numbers else amount, limit=reserved)
 
 
 def _flatten(error: str) -> str:

@@ -20,6 +20,7 @@ from compaction.steps.snapshot import STRIPPED
 from compaction.summary.zone import OPENS
 from compaction.view import view_tokens
 from store.conversations import overflows, snapshots
+from tests.support.blocks import png
 from tests.support.messages_api import problems
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.problem_documents import problem
@@ -523,6 +524,46 @@ def test_every_way_to_a_context_holds_the_same_budget(service: Service, product:
     # Measured by what was served, which the guard had fitted already, not by all that is stored.
     assert smaller["tokens"]["context"] <= 0.7 * read["tokens"]["context"]
     assert service.client.post(f"{talk.path}/context", json={}).json()["messages"] == smaller["messages"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        (
+            "This model's maximum context length is 262144 tokens. However, you requested 284283 tokens (22139 in the "
+            "messages, 262144 in the completion)."
+        ),
+        {"error": {"message": "Invalid 'stop': array too long. Expected an array with maximum length 4, but got 5."}},
+    ],
+)
+def test_refusal_of_something_else_changes_nothing(service: Service, product: Chat, error: Any) -> None:
+    talk = Talk(service, product)
+    talk.say(*exchanges(6, 200))
+    before = talk.context()
+    for _ in range(4):
+        assert problem(talk.post(error=error), 409, "not_the_history")
+    assert (talk.context(), talk.runs()) == (before, [])
+
+
+def test_too_many_messages_get_fewer(service: Service, product: Chat) -> None:
+    talk = Talk(service, product)
+    talk.say(*exchanges(20, 50))
+    error = (
+        "Invalid 'messages': array too long. Expected an array with maximum length 16, but got an array with length 40"
+    )
+    assert 8 <= len(talk.shrink(error=error)["messages"]) <= 16
+
+
+def test_too_many_images_leave_their_words(service: Service, product: Chat) -> None:
+    talk = Talk(service, product)
+    for number in range(12):
+        image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png(60, 50, 40)}}
+        talk.say(
+            {"role": "user", "content": [image, {"type": "text", "text": f"#photo {number}."}]}, answer("#seen", 5)
+        )
+    served = str(talk.shrink(error="request contains 12 images, exceeding the maximum of 6")["messages"])
+    assert 0 < served.count("'base64'") <= 6
+    assert all(f"#photo {number}." in served for number in range(12))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,23 @@ def test_everything_is_there_while_it_fits(service: Service) -> None:
     }
 
 
+def test_output_that_the_call_asks_for_is_reserved(service: Service) -> None:
+    path = service.conversation(policy=policy(6_000))
+    service.append(path, *chat(20, 400))
+    served = payload(service, path, user_message="And now?", max_output_tokens=3_000)
+    assert served["reserved_output"] == 3_000
+    assert served["total"] <= 3_000
+    more = payload(service, path, user_message="And now?")
+    assert more["total"] > served["total"]
+    # More than the whole budget takes nothing away from the history.
+    for asked in (6_000, 262_144):
+        wished = payload(service, path, user_message="And now?", max_output_tokens=asked)
+        assert (wished["messages"], wished["reserved_output"]) == (more["messages"], 100)
+        assert any(
+            warning.startswith(f"max_output_tokens ({asked:,}) leaves nothing") for warning in wished["warnings"]
+        )
+
+
 def test_a_conversation_without_messages(service: Service) -> None:
     path = service.conversation()
     assert payload(service, path)["messages"] == []

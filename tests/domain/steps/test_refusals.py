@@ -312,8 +312,8 @@ HISTORY = {
     (413, ""): (Unit.BYTES, None, None),
     # Media
     # anthropics/claude-code#24541
-    (400, "Too much media: 60 document pages + 47 images > 100"): (Unit.IMAGES, 107, 100),
-    (400, "too many images and documents: 120 + 0 > 100"): (Unit.IMAGES, 120, 100),
+    (400, "Too much media: 60 document pages + 47 images > 100"): (Unit.IMAGES_AND_PAGES, 107, 100),
+    (400, "too many images and documents: 120 + 0 > 100"): (Unit.IMAGES_AND_PAGES, 120, 100),
     # anomalyco/opencode#48647, anomalyco/opencode#39677
     (400, "request contains 52 images, exceeding the maximum of 50 allowed per request"): (Unit.IMAGES, 52, 50),
     (
@@ -534,6 +534,14 @@ def test_output_that_is_counted_and_not_named_is_what_the_request_asked_for() ->
     assert asked is not None
     assert asked.fault is Fault.OUTPUT
     assert read_refusal(text, status=413, output_tokens=1_000) == Refusal(Fault.HISTORY, Unit.TOKENS, 31_979, 7_000)
+
+
+@pytest.mark.parametrize(("asked", "limit"), [(None, 128_000), (8_000, 120_000), (64_000, 64_000), (100_000, 128_000)])
+def test_output_that_was_asked_for_is_left_free(asked: int | None, limit: int) -> None:
+    text = "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens."
+    assert read_refusal(text, output_tokens=asked) == Refusal(Fault.HISTORY, Unit.TOKENS, 130_000, limit)
+    alone = "Request body too large for m model. Max size: 128000 tokens"
+    assert read_refusal(alone, status=413, output_tokens=asked) == Refusal(Fault.HISTORY, Unit.TOKENS, None, limit)
 
 
 def test_history_that_is_the_larger_part_gives_way_to_the_output() -> None:
