@@ -381,10 +381,12 @@ create table messages (
     result_chars integer[],
     is_request boolean not null,
     has_thinking boolean not null,
-    created_at timestamp with time zone default now(),
+    created_at timestamp with time zone not null default now(),
     superseded_at timestamp with time zone,
     shape text,
     sent json,
+    said_at timestamp with time zone,
+    is_undated boolean,
     constraint pk_messages PRIMARY KEY (conversation_id, seq),
     constraint ck_messages_role CHECK ((role = ANY (ARRAY['user'::text, 'assistant'::text]))),
     constraint ck_messages_shape CHECK (COALESCE((shape = ANY (ARRAY['chat'::text, 'responses'::text])), (sent IS NULL)))
@@ -1449,13 +1451,13 @@ begin
     context_tokens := v.context_tokens;
     queued := v.queued;
     insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
-                                 result_chars, is_request, has_thinking, shape, sent, created_at)
+                                 result_chars, is_request, has_thinking, shape, sent, said_at, is_undated)
     select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens + m.excess,
            m.tokens + m.excess - coalesce(p_messages.hidden[m.place], 0)
                - case when p_facts.longest_result <= v.cap or m.chars is null then 0
                       else public.tokens_over_cap(array[m.chars], v.cap) end,
            m.bytes, m.chars::integer[], m.request, m.thinking, p_shape, m.sent,
-           case when v_times is null then now() else v_times[m.place] end
+           v_times[m.place], case when v_times[m.place] is null then v_times is not null or null end
     from (select every.*, case when every.place = v_media then v_excess else 0 end as excess from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
                 p_messages.requests, p_messages.thinking, p_sent)
         with ordinality as every (role, content, tokens, bytes, chars, request, thinking, sent, place)) as m;

@@ -20,6 +20,7 @@ from store.turn_context import TurnContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from compaction.messages import TurnFacts
@@ -153,6 +154,7 @@ _TURN: Final[Mapping[str, str | None]] = {
 }
 _APPEND: Final = _call("append_turn", **_TURN)
 _APPEND_ENTRIES: Final = _call("append_turn_with_entries", **_TURN, entries=None)
+_APPEND_AT: Final = _call("append_turn_at", **_TURN, entries=None, times=None)
 _BESIDE: Final = _call("read_beside_context", tenant=None, conversation=None)
 _READ: Final = _call(
     "read_context_in_shape",
@@ -303,6 +305,7 @@ async def append_turn(
     policy: Policy | None = None,
     sent: SentTurn | None = None,
     entries: Sequence[TurnEntry] = (),
+    times: Sequence[datetime | None] = (),
 ) -> Appended:
     """Append a turn; `contents` are the messages' contents as the JSON text that came in.
 
@@ -310,7 +313,7 @@ async def append_turn(
 
     `hidden` has the tokens of each message that inline tool results hide in the view. `policy` is the tenant's: by its
     budget, or the conversation's own, what the model saw had been fitted before; None = never. `entries` are what the
-    turn adds to the ledger of rules.
+    turn adds to the ledger of rules. `times` tell when each message was said, None where nobody knows; empty = now.
     """
     messages = facts.messages
     view_tokens = [message.tokens for message in messages]
@@ -365,6 +368,8 @@ async def append_turn(
     if entries:
         # One of a few hundred.
         append = partial(pool.write, _APPEND_ENTRIES, *arguments, _entries(entries))
+    if times:
+        append = partial(pool.write, _APPEND_AT, *arguments, _entries(entries), times)
     try:
         done = Appended(*await append())
     except asyncpg.UniqueViolationError:

@@ -23,6 +23,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    Label,
     LargeBinary,
     MetaData,
     Numeric,
@@ -32,7 +33,9 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    case,
     cast,
+    func,
     text,
     type_coerce,
 )
@@ -222,14 +225,25 @@ messages = Table(
     Column("result_chars", ARRAY(Integer)),
     Column("is_request", Boolean, nullable=False),
     Column("has_thinking", Boolean, nullable=False),
-    Column("created_at", TIME, server_default=NOW),
+    Column("created_at", TIME, nullable=False, server_default=NOW),
     Column("superseded_at", TIME),
     Column("shape", Text),
     Column("sent", JSONText),
+    Column("said_at", TIME),
+    Column("is_undated", Boolean),
     PrimaryKeyConstraint("conversation_id", "seq"),
     CheckConstraint("role in ('user', 'assistant')", name="role"),
     CheckConstraint("coalesce(shape in ('chat', 'responses'), sent is null)", name="shape"),
 )
+SAID_AT: Final = "case when m.is_undated then null else coalesce(m.said_at, m.created_at) end"
+"""When a message was said, in SQL of messages as m; null where that is unknown. `created_at` is when it was stored."""
+
+
+def said_at() -> Label[Any]:
+    """Return when a message was said, null where that is unknown, under the name `created_at` that clients know."""
+    known = messages.c.is_undated.is_not(True)
+    return case((known, func.coalesce(messages.c.said_at, messages.c.created_at))).label("created_at")
+
 
 gateway_conversations = Table(
     "gateway_conversations",

@@ -139,6 +139,7 @@ async def store_turn(
         policy=policy,
         sent=turn.sent,
         entries=entries,
+        times=turn.times,
     )
     if appended.outcome not in {"appended", "replayed"}:
         return appended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -48,6 +49,8 @@ _REQUIRED: Final[dict[str, tuple[tuple[str, type], ...]]] = {
     "tool_result": (("tool_use_id", str),),
     "thinking": (("thinking", str),),
 }
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CLOCKS_DIFFER: Final = timedelta(days=1)
 _NOT_EMPTY: Final = {"id", "name", "tool_use_id"}
 _JSON_NAMES: Final[dict[type, str]] = {str: "a string", dict: "an object"}
 
@@ -79,6 +82,8 @@ class Turn(NamedTuple):
     """Roles and contents, read, for the ledger of rules."""
     cached: CachedTokens = NOT_SAID
     """What the usage says of the prompt cache."""
+    times: tuple[datetime | None, ...] = ()
+    """When each message was said, None where nobody knows; empty = when the turn is stored."""
     earlier: tuple[TokenUsage, ...] = ()
     """What was counted for the turn's calls before the last one."""
 
@@ -119,6 +124,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
         context,
         said=tuple((given["role"], given["content"]) for given in value["messages"]),
         cached=cached_of(counted),
+        times=_times(turn),
         earlier=tuple(earlier),
     )
 
@@ -167,8 +173,31 @@ def _of_other_shape(
         SentTurn(turn.shape, [bytes(message).decode() for message in turn.messages]),
         tuple((message.role, message.content) for message in decoded),
         cached_of(counted),
+        _times(turn),
         tuple(earlier),
     )
+
+
+def _times(turn: TurnIn | ChatTurnIn | ItemsTurnIn) -> tuple[datetime | None, ...]:
+    """Return when each message of a turn was said, as given; raise the problem of a time that cannot be one."""
+    given = turn.created_at
+    if given is None:
+        return ()
+    count = len(turn.messages)
+    if not isinstance(given, list):
+        _check_time(given, "/created_at")
+        return (given,) * count
+    if len(given) != count:
+        raise invalid(f"Expected one time for each of the {count} messages.", "/created_at")
+    for index, time in enumerate(given):
+        if time is not None:
+            _check_time(time, f"/created_at/{index}")
+    return tuple(given)
+
+
+def _check_time(time: datetime, pointer: str) -> None:
+    if not _EARLIEST <= time <= datetime.now(UTC) + _CLOCKS_DIFFER:
+        raise invalid("Expected a time from 1970 on that is not over a day ahead.", pointer)
 
 
 def _bounded(facts: TurnFacts) -> TurnFacts:

@@ -74,7 +74,8 @@ class RecalledPart(Struct):
     role: str
     kind: str
     tool: str | None
-    created_at: datetime
+    created_at: datetime | None
+    """When it was said; null where nobody knows."""
     text: str
     offset: int
     characters: int

@@ -66,6 +66,9 @@ CALLS: Final = Meta(min_length=1, max_length=1_000)
 """The `usage` of several calls in their order: the last one measures the context, all of them count for cost."""
 
 
+Time = Annotated[datetime, Meta(tz=True)]
+
+
 class TurnBase(Strict, kw_only=True):
     """What a turn says beside its messages, in every shape."""
 
@@ -73,6 +76,8 @@ class TurnBase(Strict, kw_only=True):
     expected_next_seq: Number | None = None
     replace_from: Number | None = None
     context: ContextBlocks = []
+    created_at: Time | Annotated[list[Time | None], Meta(min_length=1, max_length=1_000)] | None = None
+    """When the messages were said: all of them, or each in their order; null in a list where nobody knows."""
 
 
 class TurnIn(TurnBase, kw_only=True):
@@ -414,7 +419,8 @@ class MessageOut(Struct, kw_only=True):
     role: str
     content: msgspec.Raw
     tokens: int
-    created_at: datetime
+    created_at: datetime | None
+    """When it was said; null where nobody knows."""
     superseded_at: datetime | None
     shape: Shape = "messages"
     original: msgspec.Raw | UnsetType = UNSET

@@ -215,7 +215,7 @@ class RecalledPart(msgspec.Struct, frozen=True):
     ref: str
     role: str
     text: str
-    created_at: str
+    created_at: str | None
     offset: int = 0
     characters: int = 0
     kind: str = "text"

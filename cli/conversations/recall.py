@@ -10,6 +10,7 @@ from rich.text import Text
 
 from cli.client.client import ServiceClient
 from cli.output import print_json, printable
+from compaction.text.dates import TIME_UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,8 +50,12 @@ def run_recall(service: Service, place: Place, asked: Mapping[str, Any], *, as_j
     return 0 if recalled.passages else 1
 
 
+def _time(said: str | None) -> str:
+    return f"{datetime.fromisoformat(said):%Y-%m-%d %H:%M}" if said else TIME_UNKNOWN
+
+
 def _line(part: RecalledPart) -> Text:
-    who = f" {datetime.fromisoformat(part.created_at):%Y-%m-%d %H:%M} {part.role}"
+    who = f" {_time(part.created_at)} {part.role}"
     who += f" ({part.name})" if part.name else ""
     who += f" {part.tool}" if part.tool else ""
     end = part.offset + len(part.text)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from compaction.recall import references
 from compaction.recall.tool import TAG
+from compaction.text.dates import TIME_UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,5 +76,5 @@ def _line(excerpt: Excerpt) -> str:
     if len(excerpt.text) < excerpt.characters:
         end = excerpt.offset + len(excerpt.text)
         left = f", characters {excerpt.offset}-{end} of {excerpt.characters}"
-    said = f"{original.created_at:%Y-%m-%d %H:%M}"
+    said = f"{original.created_at:%Y-%m-%d %H:%M}" if original.created_at else TIME_UNKNOWN
     return _EDGE.sub("&lt;", f"[{excerpt.ref}, {who}, {said}{left}] {excerpt.text}")

@@ -49,7 +49,8 @@ class StoredText(NamedTuple):
     role: str
     content: str
     """As JSON."""
-    created_at: datetime
+    created_at: datetime | None
+    """When it was said; None where nobody knows."""
     name: str = ""
     """Of who wrote it, where it says so and that was asked for."""
 
@@ -59,7 +60,8 @@ class QuotedMessage(NamedTuple):
 
     seq: int
     role: str
-    created_at: datetime
+    created_at: datetime | None
+    """When it was said; None where nobody knows."""
     parts: list[QuotedPart]
     name: str = ""
     """Of who wrote it, "" where it does not say."""

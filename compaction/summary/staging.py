@@ -23,6 +23,7 @@ from compaction.summary.transcript import (
     transcript_hash,
 )
 from compaction.summary.zone import call_positions
+from compaction.text.dates import TIME_UNKNOWN
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def describe(entries: Sequence[Entry]) -> str:
     seqs = [entry.seq for entry in entries if entry.text]
     if not seqs:
         return "no messages"
-    times = [entry.time for entry in entries if entry.time]
+    times = [entry.time for entry in entries if entry.time and entry.time != TIME_UNKNOWN]
     name = f"messages {seqs[0]}\u2013{seqs[-1]}" if len(seqs) > 1 else f"message {seqs[0]}"
     return f"{name}, {times[0]} to {times[-1]}" if times else name
 

@@ -26,6 +26,8 @@ _RELATIVE: Final = re.compile(
     rf"|(?P<count>\d{{1,2}}|{'|'.join(_COUNTS)})\s+(?P<of>day|month|year)s?\s+ago)\b(?!\s*\()",
     re.IGNORECASE,
 )
+TIME_UNKNOWN: Final = "time unknown"
+"""What models read where nobody knows when a message was said."""
 _MOST_YEARS: Final = 100
 
 

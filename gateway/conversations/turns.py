@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -14,10 +16,11 @@ from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
 from api.schema.types import ConversationPatch
 from compaction.shapes.acceptance import repair_message
+from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
-from gateway.conversations.histories import as_stored, without_system
+from gateway.conversations.histories import UNREADABLE, as_stored, without_system
 from gateway.conversations.put_back import with_results
-from gateway.conversations.recognition import may_go_on, recognize
+from gateway.conversations.recognition import decoded, may_go_on, recognize
 from runtime import ids
 from store.gateway import histories as stored
 from store.gateway.histories import AnsweredRecall, Begun, Noted
@@ -203,6 +206,8 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     parts = _parts(every)
     if not parts and place.replace_from is None:
         return []
+    undated = _said_before(learned.shape, rows) if not place.matched and not place.next_seq else 0
+    now = datetime.now(UTC)
     seqs: list[int] = []
     expected, replace_from = place.next_seq, place.replace_from
     appended: Appended | None = None
@@ -212,6 +217,10 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
             fields |= {"usage": answered.usage, "snapshot_version": learned.version}
         if replace_from is not None:
             fields["replace_from"] = replace_from
+        start = sum(map(len, parts[:number]))
+        if start < undated:
+            # Said before the gateway met them, nobody knows when.
+            fields["created_at"] = [None if start + at < undated else now for at in range(len(part))]
         appended = await _append(
             caller,
             place.conversation_id,
@@ -227,6 +236,15 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     if appended is not None:
         wake_up(caller, place.conversation_id, queued=appended.queued)
     return seqs
+
+
+def _said_before(shape: Shape, rows: Sequence[bytes]) -> int:
+    """Return how many rows of a history that is stored for the first time were said before its newest request."""
+    for place in range(len(rows) - 1, -1, -1):
+        with suppress(ShapeError, *UNREADABLE):
+            if decoded(shape, _value(rows[place])).role == "assistant":
+                return place + 1
+    return 0
 
 
 def _is_usage(shape: Shape, usage: Any) -> bool:

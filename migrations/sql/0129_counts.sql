@@ -68,4 +68,5 @@ begin
     perform set_config('app.message_times', '', true);
 end $$;
 
-alter table messages alter column created_at drop not null;
+-- When a message was said, where that is not when it was stored, and whether nobody knows.
+alter table messages add column said_at timestamptz, add column is_undated boolean;

@@ -59,13 +59,13 @@ _PASSAGES: Final = {
         "    end if;\n\n"
         "    update public.conversations as c\n    set next_seq"
     ),
-    "has_thinking, shape, sent)\n": "has_thinking, shape, sent, created_at)\n",
+    "has_thinking, shape, sent)\n": "has_thinking, shape, sent, said_at, is_undated)\n",
     "m.role, m.content, m.tokens,\n           m.tokens - coalesce(": (
         "m.role, m.content, m.tokens + m.excess,\n           m.tokens + m.excess - coalesce("
     ),
     "m.thinking, p_shape, m.sent\n    from unnest(": (
         "m.thinking, p_shape, m.sent,\n"
-        "           case when v_times is null then now() else v_times[m.place] end\n"
+        "           v_times[m.place], case when v_times[m.place] is null then v_times is not null or null end\n"
         "    from (select every.*, case when every.place = v_media then v_excess else 0 end as excess from unnest("
     ),
     "as m (role, content, tokens, bytes, chars, request, thinking, sent, place);": (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Connection, Text, case, cast, func, literal_column, select, text, true
 
 from store.operations.statistics import TOKENS_STORED
-from store.tables import conversations, messages
+from store.tables import conversations, messages, said_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _LISTED: Final = (
     _m.tokens,
     _m.view_tokens,
     _m.result_chars,
-    _m.created_at,
+    said_at(),
     _m.superseded_at,
     (_m.bytes > READ_WHOLE_BYTES).label("is_cut"),
     case((_m.bytes > READ_WHOLE_BYTES, func.left(_CONTENT, BEGINNING_CHARS)), else_=_CONTENT).label("beginning"),

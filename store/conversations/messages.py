@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, Uuid, bindparam, case, func, select, text
 
+from compaction.text.dates import TIME_UNKNOWN
 from store.bytes_held import MOST_READ_BYTES, announce, page_of_sizes
 from store.conversations.names import SENT_WITH_NAME, name_in
-from store.tables import messages
+from store.tables import SAID_AT, messages, said_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 _m = messages.c
 _SENT = case((_m.shape.is_not(None), func.as_sent(_m.role, _m.content, _m.sent))).label("sent")
 _ORIGINS: Final = text(f"""
-    select m.seq, m.created_at, {SENT_WITH_NAME} as sent
+    select m.seq, {SAID_AT} as created_at, {SENT_WITH_NAME} as sent
     from messages as m where m.conversation_id = :conversation and m.seq between :first and :last
 """).bindparams(bindparam("conversation", type_=Uuid))  # noqa: S608 - constants
-_ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, _m.created_at, _m.superseded_at, _m.shape, _SENT)
+_ORIGINAL = (_m.seq, _m.role, _m.content, _m.tokens, said_at(), _m.superseded_at, _m.shape, _SENT)
 
 
 class Origins(NamedTuple):
@@ -65,9 +66,13 @@ def origins(connection: Connection, conversation_id: UUID, first_seq: int, last_
     rows = connection.execute(_ORIGINS, values).all()
     names = ((row.seq, name_in(row.sent)) for row in rows)
     return Origins(
-        {row.seq: row.created_at.astimezone(UTC).isoformat(timespec="seconds") for row in rows},
+        {row.seq: _written(row.created_at) for row in rows},
         {seq: name for seq, name in names if name},
     )
+
+
+def _written(time: datetime | None) -> str:
+    return TIME_UNKNOWN if time is None else time.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def contents(connection: Connection, conversation_id: UUID, seqs: Sequence[int]) -> dict[int, Any]:

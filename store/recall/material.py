@@ -15,7 +15,7 @@ from compaction.coverage import Coverage
 from compaction.recall.passages import StoredText
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES, announce
 from store.recall.originals import Searched
-from store.tables import snapshots
+from store.tables import SAID_AT, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _row(connection: Connection, values: dict[str, Any], unasked: int) -> AnyRow
 
 _ANY: Final = 2**62
 _MATERIAL: Final = (
-    text("""
+    text(f"""
     with own as (
         select c.next_seq, c.covers_through, c.head_version, coalesce(
                    (select max(s.last_seq) from recall_segments as s where s.conversation_id = c.id), -1) as through
@@ -108,12 +108,12 @@ _MATERIAL: Final = (
             and m.superseded_at is not null
     ) as replaced on z.bytes <= :unasked left join lateral (
         select array_agg(m.seq order by m.seq) as seqs, array_agg(m.role order by m.seq) as roles,
-               array_agg(m.content::text order by m.seq) as contents, array_agg(m.created_at order by m.seq) as times
+               array_agg(m.content::text order by m.seq) as contents, array_agg({SAID_AT} order by m.seq) as times
         from messages as m
         where m.tenant_id = :tenant and m.conversation_id = :conversation and m.superseded_at is null
             and m.seq between z.first_text and :last
     ) as rows on z.bytes <= :unasked
-    """)
+    """)  # noqa: S608 - constants
     .bindparams(bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid))
     .columns(coverage=snapshots.c.coverage.type)
 )

@@ -14,7 +14,7 @@ from compaction.coverage import Coverage
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce
 from store.conversations.names import SENT_WITH_NAME
 from store.recall.originals import Searched, stored_text
-from store.tables import conversations, snapshots
+from store.tables import SAID_AT, conversations, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -235,7 +235,8 @@ _SUPERSEDED: Final = _typed(
 )
 _TEXTS: Final = _typed(
     f"""
-    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at, {SENT_WITH_NAME} as sent
+    select m.conversation_id, m.seq, m.role, m.content::text as content,
+        {SAID_AT} as created_at, {SENT_WITH_NAME} as sent
     from unnest(:ids, :seqs) as w (id, seq) join messages as m
         on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq >= w.seq
     where m.superseded_at is null
@@ -244,13 +245,13 @@ _TEXTS: Final = _typed(
     "seqs",
 )
 _SPANS: Final = _typed(
-    """
+    f"""
     select m.conversation_id, min(m.seq) as first, max(m.seq) as last
     from unnest(:ids, :seqs) as w (id, seq) join messages as m
         on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq >= w.seq
-    where m.superseded_at is null and m.created_at >= :start and m.created_at < :end
+    where m.superseded_at is null and {SAID_AT} >= :start and {SAID_AT} < :end
     group by m.conversation_id
-    """,
+    """,  # noqa: S608 - constants
     "seqs",
 )
 _SIZES: Final = _typed(
@@ -265,7 +266,8 @@ _SIZES: Final = _typed(
 )
 _CHOSEN: Final = _typed(
     f"""
-    select m.conversation_id, m.seq, m.role, m.content::text as content, m.created_at, {SENT_WITH_NAME} as sent
+    select m.conversation_id, m.seq, m.role, m.content::text as content,
+        {SAID_AT} as created_at, {SENT_WITH_NAME} as sent
     from unnest(:ids, :seqs) as w (id, seq) join messages as m
         on m.tenant_id = :tenant and m.conversation_id = w.id and m.seq = w.seq
     where m.superseded_at is null

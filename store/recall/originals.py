@@ -12,7 +12,7 @@ from compaction.recall.passages import StoredText
 from compaction.recall.segments import MOST_MESSAGES, WORTH_CHARS
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, UNASKED_BYTES, announce, page_of_sizes
 from store.conversations.names import SENT_WITH_NAME, name_in
-from store.tables import context_blocks, conversations, messages, snapshots
+from store.tables import SAID_AT, context_blocks, conversations, messages, said_at, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 _b, _c, _m, _s = context_blocks.c, conversations.c, messages.c, snapshots.c
-_TEXT: Final = (_m.seq, _m.role, _m.content, _m.created_at)
+_TEXT: Final = (_m.seq, _m.role, _m.content, said_at())
 _ANY: Final = 2**62
 # As text: what SQLAlchemy would make of it each time takes as long as the question.
 _CHOSEN: Final = text(f"""
-    select m.seq, m.bytes, m.role, m.created_at,
+    select m.seq, m.bytes, m.role, {SAID_AT} as created_at,
            case when sum(m.bytes) over () <= :unasked then m.content::text end as content,
            {SENT_WITH_NAME} as sent
     from messages as m
@@ -37,7 +37,7 @@ _CHOSEN: Final = text(f"""
     bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid), bindparam("seqs", type_=ARRAY(Integer))
 )
 _NEWEST: Final = text(f"""
-    select m.seq, m.role, m.content::text as content, m.created_at, {SENT_WITH_NAME} as sent
+    select m.seq, m.role, m.content::text as content, {SAID_AT} as created_at, {SENT_WITH_NAME} as sent
     from messages as m
     where m.tenant_id = :tenant and m.conversation_id = :conversation and m.superseded_at is null
         and m.seq between :first and :last
@@ -161,7 +161,8 @@ def spans_of(
     """Return the ranges of seqs that came in ranges of time; one in which nothing came has none."""
     if not ranges:
         return []
-    inside = [and_(_m.created_at >= start, _m.created_at < end) for start, end in ranges]
+    said = said_at().element
+    inside = [and_(said >= start, said < end) for start, end in ranges]
     # In one look at the conversation, however many times are asked for.
     ends = [end.filter(each) for each in inside for end in (func.min(_m.seq), func.max(_m.seq))]
     row = connection.execute(select(*ends).where(*_live(tenant_id, conversation_id))).one()

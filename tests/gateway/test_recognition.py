@@ -502,3 +502,19 @@ def test_long_conversation_of_the_api_is_gone_on_with_whole_where_it_is_named(ro
     assert other.name != name
     room.eventually_stored(other.name, count + 4)
     assert len(room.stored(name)) == count + 4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_history_that_is_met_late_has_no_times_of_its_own(room: Room, shape: str) -> None:
+    chat = Chatter(room, shape)
+    chat.rows = [
+        {"role": "user", "content": f"met late {shape}"},
+        {"role": "assistant", "content": "so far"},
+        {"role": "user", "content": "and now?"},
+    ]
+    chat.send()
+    room.eventually_stored(chat.name, len(chat.rows))
+    chat.ask("and then?")
+    room.eventually_stored(chat.name, len(chat.rows))
+    undated = "select seq from messages where conversation_id = %s and is_undated order by seq"
+    assert [row["seq"] for row in room.query(undated, ids.parse("conv", chat.name))] == [0, 1]

@@ -422,7 +422,7 @@ class StoredContent(TypedDict):
     role: str
     content: Any
     tokens: int
-    created_at: str
+    created_at: str | None
     superseded_at: str | None
     shape: Literal["messages", "chat", "responses"]
 
@@ -492,7 +492,7 @@ class RecalledPart(TypedDict):
     role: str
     kind: str
     tool: str | None
-    created_at: str
+    created_at: str | None
     text: str
     offset: int
     characters: int

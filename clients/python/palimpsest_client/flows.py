@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Messages = Sequence[Mapping[str, Any]]
+Times = str | datetime | Sequence[str | datetime | None] | None
 Fallback = Callable[[], "Messages | Awaitable[Messages]"]
 """Returns the caller's own history; the asynchronous client also takes a coroutine function."""
 
@@ -128,6 +130,7 @@ class Flows:
         context: Messages | None = None,
         expected_next_seq: int | None = None,
         replace_from: int | None = None,
+        created_at: Times = None,
         shape: Shape | None = None,
         idempotency_key: str | None = None,
         timeout: float = APPEND_SECONDS,
@@ -141,10 +144,12 @@ class Flows:
         context: blocks of context for this turn: `source`, `text`, `title`.
         expected_next_seq: the seq that the first message has to get; another raises UnexpectedSeqError.
         replace_from: the seq from which on messages are replaced: an edit, or a regenerated answer.
+        created_at: when they were said, one time for all or a list with one for each, None where nobody knows; RFC
+            3339, or datetimes with a time zone. None: now.
         shape: the one that the messages have; None: what they can only be, or the Messages API's.
         idempotency_key: 1 to 255 characters of ASCII; raises ValueError for another, and for what is no JSON.
         """
-        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, shape)
+        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, created_at, shape)
         return self._append(conversation_id, body, _key(idempotency_key), timeout)
 
     def deliver(
@@ -157,6 +162,7 @@ class Flows:
         context: Messages | None = None,
         expected_next_seq: int | None = None,
         replace_from: int | None = None,
+        created_at: Times = None,
         shape: Shape | None = None,
         idempotency_key: str | None = None,
         timeout: float = APPEND_SECONDS,
@@ -167,7 +173,7 @@ class Flows:
         and by `flush`. A turn that the service refuses for good raises. idempotency_key: the same one again, with the
         same turn, returns what was stored the first time, with `replayed`.
         """
-        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, shape)
+        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, created_at, shape)
         key = _key(idempotency_key)
         # Under a key of the caller's own it may have been sent before: nothing may be added to it.
         begun = idempotency_key is not None
@@ -468,6 +474,10 @@ def _key(given_key: str | None) -> str:
     return given_key or uuid.uuid4().hex
 
 
+def _time(time: str | datetime | None) -> str | None:
+    return time.isoformat() if isinstance(time, datetime) else time
+
+
 def _body(
     messages: Messages,
     usage: Any,
@@ -475,6 +485,7 @@ def _body(
     context: Messages | None,
     expected_next_seq: int | None,
     replace_from: int | None,
+    created_at: Times,
     shape: Shape | None,
 ) -> dict[str, Any]:
     body = given(
@@ -484,6 +495,7 @@ def _body(
         context=[dict(block) for block in context] if context is not None else None,
         expected_next_seq=expected_next_seq,
         replace_from=replace_from,
+        created_at=[*map(_time, created_at)] if isinstance(created_at, (list, tuple)) else _time(created_at),
         shape=shape,
     )
     encode(body)  # what is no JSON is its sender's fault, and must not stand at the head of a line

@@ -22,7 +22,7 @@ type Value<K extends Operation> = Operations[K]["answer"];
 export type Turn = TurnOut & { readonly replayed: boolean };
 
 export interface TurnOptions<S extends Shape = "messages">
-  extends Pick<TurnBody, "context" | "expected_next_seq" | "replace_from" | "snapshot_version"> {
+  extends Pick<TurnBody, "context" | "created_at" | "expected_next_seq" | "replace_from" | "snapshot_version"> {
   /** What the messages are; without it the Messages API's, or what they can only be. */
   readonly shape?: S;
   readonly usage?: UsageOf<S> | null;

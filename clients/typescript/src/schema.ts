@@ -189,7 +189,7 @@ export interface LossOut {
 
 export interface MessageOut {
   content: unknown;
-  created_at: string;
+  created_at: string | null;
   fate?: "kept" | "truncated" | "summarized" | "dropped" | "superseded";
   lineage?: Lineage[];
   original?: unknown;
@@ -335,7 +335,7 @@ export interface RecallToolOut {
 
 export interface RecalledPart {
   characters: number;
-  created_at: string;
+  created_at: string | null;
   kind: string;
   name?: string;
   offset: number;
@@ -591,6 +591,7 @@ export interface Operations {
         text: string;
         title?: string;
       }[];
+      created_at?: string | (string | null)[] | null;
       expected_next_seq?: number | null;
       messages: {
         content: unknown;
@@ -616,6 +617,7 @@ export interface Operations {
         text: string;
         title?: string;
       }[];
+      created_at?: string | (string | null)[] | null;
       expected_next_seq?: number | null;
       messages: unknown[];
       replace_from?: number | null;
@@ -640,6 +642,7 @@ export interface Operations {
         text: string;
         title?: string;
       }[];
+      created_at?: string | (string | null)[] | null;
       expected_next_seq?: number | null;
       messages: unknown[];
       replace_from?: number | null;

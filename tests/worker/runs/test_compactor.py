@@ -302,7 +302,7 @@ def test_what_the_model_cost_is_recorded(asking: Chat, model: LoopbackModel) -> 
     Workers(asking).settle(conversation)
     step = asking.steps(asking.run(conversation).id)[-1]
     _, answered = model.requests
-    assert (step.summarizer, step.model, step.prompt_version) == ("anthropic", "claude-haiku-4-5", "summary-6")
+    assert (step.summarizer, step.model, step.prompt_version) == ("anthropic", "claude-haiku-4-5", "summary-7")
     assert (step.model_calls, step.model_input_tokens) == (2, answered.input_tokens)
     assert step.cost_usd == Decimal(answered.input_tokens + 5 * step.model_output_tokens) / 1_000_000
     summary = asking.snapshot(conversation, 1).summary
