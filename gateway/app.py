@@ -11,6 +11,7 @@ import msgspec
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from api.http.unread_bodies import AnsweredEarly
 from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers, no_door
 from gateway.exchange import IS_CUT_OFF, PassedRequest
 from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
@@ -55,6 +56,8 @@ class Gateway:
 
     async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
+        ends = AnsweredEarly(scope, receive, send)
+        receive, send = ends.receive, ends.send
         headers = [(name.lower(), value) for name, value in scope["headers"]]
         named = dict(headers)
         door = door_of(method, path, named)

@@ -263,6 +263,9 @@ class PassedRequest:
             self._cut_off(error)
             return
         self.status = error.status
+        # Neither the error's frames nor the budget have the body while the client reads the answer.
+        error.__traceback__ = None
+        self._hold.give_back()
         self._services.metrics.refused.labels(self._door.name, error.status).inc()
         if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.warning("gateway.refused", door=self._door.name, status=error.status, why=error.detail)

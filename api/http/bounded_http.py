@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from api.http.plain_parser import PlainRequestParser
 from api.http.problems import ProblemError, document_of
 from api.http.security_headers import SecurityHeaders
+from api.http.unread_bodies import IDLE_SECONDS as IDLE_DRAIN_SECONDS
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ MAX_URL_BYTES: Final = 16 * 1024
 MAX_PARAMETERS: Final = 100
 """Parameters of a query; no route has a tenth of that. The framework keeps the last thousand queries that it parsed, in
 which thousands of parameters would take a hundred times their bytes."""
-MAX_UNREAD_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of a body that are thrown away once its request is answered: whoever sends one hears the answer after it, and a
-body without an end ends the connection."""
 IDLE_SECONDS: Final = 75
 """For which a connection may say nothing between two requests: longer than a proxy in front keeps one that is idle (60
 seconds for nginx and for AWS's load balancers), which else sends a request into a connection that is just ending."""
@@ -54,8 +52,7 @@ class BoundedHttp(HttpToolsProtocol):
     """What else came since a body's last part: punctuation, and a header that the parser keeps until it ends."""
     _body_came = False
     _head_is_whole = False
-    _unread_bytes = 0
-    """Of a body whose request was answered without it."""
+    _is_refused = False
     _refusal: ProblemError | None = None
     parser: PlainRequestParser  # type: ignore[assignment] # in the place of uvicorn's
 
@@ -70,10 +67,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and count it unless it is a body's."""
+        if self._is_refused:
+            # In flight when the request was refused: unread it would reset the connection, and the answer with it.
+            return
         self._new_head_bytes, self._body_came = 0, False
         super().data_received(data)
         self._other_bytes = 0 if self._body_came else self._other_bytes + len(data) - self._new_head_bytes
-        if self._head_bytes + self._other_bytes > self._most and not self.transport.is_closing():
+        if self._head_bytes + self._other_bytes > self._most and not (self._is_refused or self.transport.is_closing()):
             self._refuse_head()
             self.send_400_response("")
 
@@ -81,7 +81,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Begin to count."""
         super().on_message_begin()
         self._head_is_whole = False
-        self._head_bytes = self._new_head_bytes = self._other_bytes = self._unread_bytes = 0
+        self._head_bytes = self._new_head_bytes = self._other_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the URL."""
@@ -129,12 +129,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._refuse("A request of HTTP/1.0 has no transfer coding.")
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body; the application counts these, until it has answered."""
+        """Take a part of a body; the application counts these."""
         self._body_came = True
-        if self.cycle.response_complete:
-            self._unread_bytes += len(body)
-            if self._unread_bytes > MAX_UNREAD_BYTES:
-                self.transport.close()
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
@@ -148,7 +144,12 @@ class BoundedHttp(HttpToolsProtocol):
             f"request-id: {name}\r\n{_SECURITY}connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        if self.cycle is not None and not self.cycle.response_complete:
+            # No answer to an earlier request comes after this one.
+            self.transport.close()
+            return
+        self._is_refused = True
+        self.loop.call_later(IDLE_DRAIN_SECONDS, self.transport.close)
 
     def _grow(self, size: int) -> None:
         self._head_bytes += size

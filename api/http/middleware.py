@@ -14,6 +14,7 @@ from api.auth.rate_limits import HEADERS
 from api.http.bytes_under_way import HOLD, HeldBytes, counted, in_pieces
 from api.http.hot_routes import HotRoutes
 from api.http.problems import PROBLEM_MEDIA_TYPE, document_of, not_found
+from api.http.unread_bodies import AnsweredEarly
 from runtime import ids
 from runtime.tracing import TRACING
 from store.bytes_held import bounded_by
@@ -55,6 +56,8 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
         if method == HttpMethod.HEAD:
             request["method"] = HttpMethod.GET
         hold = HeldBytes(under_way)
+        ends = AnsweredEarly(request, receive, send)
+        receive = ends.receive
         request["state"] = {**request.get("state", {}), "request_uuid": identifier, "request_id": name, HOLD: hold}
         status = 500
 
@@ -70,7 +73,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
                 message["headers"] = headers
             elif method == HttpMethod.HEAD and message["type"] == "http.response.body":
                 message["body"] = b""
-            await send(message)
+            await ends.send(message)
 
         bound = structlog.contextvars.bind_contextvars(request_id=name)
         traces = TRACING.traces

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.http import bounded_http
+from api.http import bounded_http, unread_bodies
 from runtime.settings import Settings
 from store.engine import owner_engine
 from store.tenants import api_keys
@@ -67,6 +67,12 @@ def key_with(
             assert api_keys.revoke(connection, service.tenant_id, row.id)
     engine.dispose()
     return key
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a moment only for bodies that nobody sends."""
+    monkeypatch.setattr(unread_bodies, "IDLE_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +219,7 @@ def test_a_form_ends_at_its_limit_however_it_is_sent(service: Service) -> None:
 
 
 def test_a_body_without_an_end_is_cut_off_after_the_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_http, "MAX_UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr(unread_bodies, "DRAIN_BYTES", 1 << 20)
     url = urlsplit(service.api.url)
     with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
         connection.sendall(b"POST /v1/conversations HTTP/1.1\r\nhost: test\r\ncontent-length: 99999999999\r\n\r\n")

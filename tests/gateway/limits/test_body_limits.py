@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 LIMITS: Final = WITHOUT_SETTINGS.limits
 KEYS: Final = b",".join(b'"%d":1' % number for number in range(LIMITS.object_keys + 1))
-WAIT_SECONDS: Final = 2.0
-"""Most that another request takes on a loaded machine while such a body is there; it was 7 to 36 s."""
+WAIT_SECONDS: Final = 4.0
+"""Most that another request takes on a loaded machine while such a body is there; it was 7 to 36 s. The providers of
+these tests read it with the same interpreter."""
 
 
 def listed(row: bytes, count: int) -> bytes:
@@ -72,7 +73,7 @@ def test_a_crowded_body_passes_as_it_came(room: Room, shape: str, name: str) -> 
 def test_crowded_bodies_keep_no_other_request_waiting(room: Room) -> None:
     chat = Chatter(room, "messages")
     chat.ask("before")
-    bodies = [CROWDED[name].replace(b"%s", b"messages") for name in ("rows", "metadata")]
+    bodies = [CROWDED[name].replace(b"%s", b"messages") for name in ("rows", "keys")]
     with ThreadPoolExecutor(2) as pool, room.gateway.client(room.tenant.key) as client:
         sent = [pool.submit(client.post, "/v1/messages", content=bodies[number % 2]) for number in range(6)]
         slowest = 0.0
