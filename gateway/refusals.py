@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from api.actions.overflows import preview_overflow, shrink_after
+from api.actions.overflows import RefusedCall, preview_overflow, shrink_after
 from api.http.problems import ProblemError
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.steps.overflow import MARGIN
@@ -143,9 +143,10 @@ class RetriedCall:
         place = await recognize(pool, tenant_id, history, learned.keys)
         if place.is_new:
             return None
-        conversation_id, version = place.conversation_id, learned.version
+        conversation_id = place.conversation_id
         tries = self._services.refused_shrinks.of(conversation_id)
-        preview = await preview_overflow(caller, conversation_id, refusal, snapshot_version=version, tries=tries)
+        call = RefusedCall(refusal, learned.version, tries, is_fitted=False)
+        preview = await preview_overflow(caller, conversation_id, call)
         if preview.done.outcome == "shrunk_since":
             return _as_retry(await with_head(placed, history, place))
         if preview.head is None:
@@ -153,7 +154,7 @@ class RetriedCall:
         shorter = await with_head(placed, history, await _with_previewed_head(caller, place, preview))
         if shorter.outcome != "compacted":
             return None
-        commit = partial(_commit, self._services, caller, conversation_id, refusal, version, tries)
+        commit = partial(_commit, self._services, caller, conversation_id, call)
         return _as_retry(shorter)._replace(accept=commit)
 
     def _note_refused(self, sent: PreparedRequest, error: AnswerError) -> None:
@@ -181,12 +182,10 @@ async def store_accepted(
     await store(services, caller, prepared, answered)
 
 
-async def _commit(
-    services: GatewayServices, caller: Caller, conversation_id: UUID, refusal: Refusal, version: int, tries: int
-) -> int | None:
+async def _commit(services: GatewayServices, caller: Caller, conversation_id: UUID, refused: RefusedCall) -> int | None:
     """Make a smaller context the head; return its version, None if that was not possible."""
     try:
-        done = await shrink_after(caller, conversation_id, refusal, snapshot_version=version, tries=tries)
+        done = await shrink_after(caller, conversation_id, refused)
     except Exception as error:  # noqa: BLE001 - the turn is stored without it
         log.warning("gateway.overflow_lost", why=type(error).__name__)
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from sqlalchemy.util import await_only
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
+class RefusedCall(NamedTuple):
+    """A call that a model refused.
+
+    `snapshot_version` is the version it was made with. `tries` counts the smaller contexts of the conversation that
+    were refused before and are in force nowhere; `is_fitted` says whether the context was fitted into the budget.
+    """
+
+    refusal: Refusal | None
+    snapshot_version: int | None
+    tries: int = 0
+    is_fitted: bool = True
+
+
 async def shrink_context(caller: Caller, conversation_id: UUID, wanted: OverflowIn) -> UUID | None:
     """Make the context smaller and return the run that did it, None if it was smaller already.
 
@@ -36,23 +49,14 @@ async def shrink_context(caller: Caller, conversation_id: UUID, wanted: Overflow
     if wanted.error is not None:
         text, status = error_text(wanted.error)
         refusal = read_refusal(text, status=status)
-    done = await shrink_after(caller, conversation_id, refusal, snapshot_version=wanted.snapshot_version)
+    done = await shrink_after(caller, conversation_id, RefusedCall(refusal, wanted.snapshot_version))
     _raise_unless_done(done, refusal)
     return done.run_id
 
 
-async def shrink_after(
-    caller: Caller, conversation_id: UUID, refusal: Refusal | None, *, snapshot_version: int | None, tries: int = 0
-) -> Overflowed:
-    """Make the context smaller after a refusal and return what was done; raise the problem of no such conversation.
-
-    `tries` counts the smaller contexts of the same request that were refused before.
-    """
-
-    def overflow(connection: Connection, tenant_id: UUID) -> Overflowed | None:
-        return _overflow(connection, tenant_id, conversation_id, caller, refusal, snapshot_version, tries)
-
-    done = or_not_found(await caller.run(overflow))
+async def shrink_after(caller: Caller, conversation_id: UUID, refused: RefusedCall) -> Overflowed:
+    """Make the context smaller after a refusal and return what was done; raise the problem of no such conversation."""
+    done = or_not_found(await caller.run(_overflow, conversation_id, caller, refused))
     caller.services.metrics.overflows[done.outcome].inc()
     log.warning("context.overflow", outcome=done.outcome, tokens=done.tokens, fixed_tokens=done.fixed_tokens)
     if done.summary_run_id is not None:
@@ -60,16 +64,12 @@ async def shrink_after(
     return done
 
 
-async def preview_overflow(
-    caller: Caller, conversation_id: UUID, refusal: Refusal | None, *, snapshot_version: int | None, tries: int = 0
-) -> Previewed:
+async def preview_overflow(caller: Caller, conversation_id: UUID, refused: RefusedCall) -> Previewed:
     """Return what `shrink_after` would do, and do nothing; raise the problem of no such conversation."""
 
     def preview(connection: Connection, tenant_id: UUID) -> Previewed | None:
         return overflows.preview(
-            connection,
-            conversation_id,
-            lambda: _overflow(connection, tenant_id, conversation_id, caller, refusal, snapshot_version, tries),
+            connection, conversation_id, lambda: _overflow(connection, tenant_id, conversation_id, caller, refused)
         )
 
     previewed = or_not_found(await caller.run(preview))
@@ -79,13 +79,7 @@ async def preview_overflow(
 
 
 def _overflow(
-    connection: Connection,
-    tenant_id: UUID,
-    conversation_id: UUID,
-    caller: Caller,
-    refusal: Refusal | None,
-    snapshot_version: int | None,
-    tries: int,
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, refused: RefusedCall
 ) -> Overflowed | None:
     """Make a context smaller in a transaction; return what was done, None if there is no such conversation."""
     row = conversations.get(connection, tenant_id, conversation_id)
@@ -99,10 +93,11 @@ def _overflow(
         conversation_id,
         policy=policy,
         request_id=caller.request_id,
-        snapshot_version=snapshot_version,
-        refusal=refusal,
+        snapshot_version=refused.snapshot_version,
+        refusal=refused.refusal,
         summarize=has_summarizer and policy.compaction_enabled,
-        tries=tries,
+        tries=refused.tries,
+        is_fitted=refused.is_fitted,
         # In a thread: a long context takes some tenths of a second, in which the loop serves others.
         run_compute=lambda compute: await_only(asyncio.to_thread(compute)),
     )

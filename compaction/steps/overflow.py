@@ -50,12 +50,20 @@ class Shrunk(NamedTuple):
 
 
 def shrink(
-    stage: Stage, policy: Policy, *, factor: float, overflows: int, refusal: Refusal | None, tries: int = 0
+    stage: Stage,
+    policy: Policy,
+    *,
+    factor: float,
+    overflows: int,
+    refusal: Refusal | None,
+    tries: int = 0,
+    is_fitted: bool = True,
 ) -> Shrunk:
     """Return a view that is smaller than what was served of a conversation, in the unit that was refused.
 
     `factor` is what estimates are multiplied by; `overflows` counts those before this one without a turn between, and
-    `tries` the smaller views that were refused as well and are in force nowhere.
+    `tries` the smaller views that were refused as well and are in force nowhere. `is_fitted` says whether what was
+    served had been fitted into the policy's budget; a gateway sends all that its client does.
     """
     view, carries_summary = stage.view, stage.carries_summary
     framed = with_pins(view, stage.working.snapshot.pins)
@@ -65,8 +73,7 @@ def shrink(
         return message.tokens * factor
 
     fixed = math.ceil((stage.fixed_tokens + frame) * factor)
-    # What was refused had been fitted into the budget before it was served.
-    room = policy.context_limit_tokens - fixed
+    room = policy.context_limit_tokens - fixed if is_fitted else math.inf
     handles = stage.working.handles
     served = fit_history(view, room, weigh, carries_summary=carries_summary, handles=handles)
     share = NEXT_SHARE if overflows else FIRST_SHARE

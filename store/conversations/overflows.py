@@ -82,6 +82,7 @@ def overflow(
     refusal: Refusal | None,
     summarize: bool,
     tries: int = 0,
+    is_fitted: bool = True,
     run_compute: Callable[[Callable[[], tuple[Stage, Shrunk]]], tuple[Stage, Shrunk]] = call,
 ) -> Overflowed:
     """Make the context of a conversation strictly smaller.
@@ -103,7 +104,13 @@ def overflow(
     def compute() -> tuple[Stage, Shrunk]:
         stage = material.stage(policy)
         return stage, shrink(
-            stage, policy, factor=material.factor, overflows=material.overflows, refusal=refusal, tries=tries
+            stage,
+            policy,
+            factor=material.factor,
+            overflows=material.overflows,
+            refusal=refusal,
+            tries=tries,
+            is_fitted=is_fitted,
         )
 
     stage, shrunk = run_compute(compute)

@@ -281,6 +281,19 @@ def test_usage_of_an_accepted_shrink_is_counted_for_its_version(room: Room) -> N
     assert row["measured_tokens"] > 0
 
 
+def test_history_over_the_policys_budget_is_shortened_from_what_was_sent(
+    module_settings: Settings, shared: Room
+) -> None:
+    budget = {"total_token_budget": 4_000, "reserved_output_tokens": 500}
+    with room_on(module_settings, shared.tenant, policy=budget) as room:
+        for error in ("http: request body too large", "prompt is too long: 10000 tokens > 8000 maximum"):
+            chat = begun(room, "chat", f"over the budget {error[:4]}")
+            room.providers.model = refuses(whole({"error": {"message": error}}, 500))
+            answer, asked = ask(chat, "one too many")
+            assert answer.status_code == 200
+            assert len(asked[1].raw) > 0.6 * len(asked[0].raw)
+
+
 def test_request_that_failed_open_gets_its_smaller_try(module_settings: Settings, shared: Room) -> None:
     with room_on(module_settings, shared.tenant, gateway_patience_seconds=1e-6) as room:
         room.providers.model = refuses(whole(ERROR, 400))
