@@ -89,7 +89,7 @@ def fit_history(
 
     given = whole
     whole, cuts = _without_recalled(whole, room, size, carries_summary=carries_summary)
-    whole = _without_media(whole, room, size, _newest_media(whole))
+    whole = without_oldest_media(whole, room, size, newest_media(whole))
     kept, opening = drop(whole, waiting=False), None
     if carries_summary and _total(kept, size) > room and (opening := _only_summary(whole)) is not None:
         first = preamble_length(whole)
@@ -97,7 +97,7 @@ def fit_history(
     if _total(kept, size) > room:
         opened = opening_length(kept, carries_summary=carries_summary)
         kept, cuts = _shortened(kept, room, size, opened, cuts, handles)
-        kept = _without_media(kept, room, size, {len(kept) - 1})
+        kept = without_oldest_media(kept, room, size, {len(kept) - 1})
         kept = drop(kept, waiting=True)
     cut = sum(cuts.get(id(message), 0) for message in kept)
     kept_seqs = {message.seq for message in kept}
@@ -156,7 +156,7 @@ def _without_recalled(
     return tuple(shorter), cuts
 
 
-def _newest_media(view: View) -> set[int]:
+def newest_media(view: View) -> set[int]:
     """Return the messages whose media go last: what nobody has answered; in a loop its request and newest round."""
     if not view or (view[-1].role == "assistant" and not tool_use_ids(view[-1].content)):
         return set()
@@ -166,7 +166,7 @@ def _newest_media(view: View) -> set[int]:
     return {_last_request(view), *range(max(0, answer), len(view))}
 
 
-def _without_media(view: View, room: float, size: Callable[[ViewMessage], int], spared: Container[int]) -> View:
+def without_oldest_media(view: View, room: float, size: Callable[[ViewMessage], int], spared: Container[int]) -> View:
     """Return `view` with as many media replaced by texts, oldest first, as its room asks for.
 
     Messages in `spared` keep theirs, as do those that a text would make no smaller.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
+from compaction.media.limits import NO_MEDIA, MediaLoad, limits_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,6 +24,7 @@ class Step(StrEnum):
     TOOL_RESULTS = "tool_results"
     PRUNE = "prune"
     STRATEGIES = "strategies"
+    MEDIA = "media"
     SUMMARY = "summary"
     EXTRACT = "extract"
     FALLBACK = "fallback"
@@ -72,6 +75,8 @@ class Load(NamedTuple):
     """No summary is tried again until what is stored exceeds this."""
     trim_hold: int = 0
     """The trim is not tried again until the context exceeds this many bytes."""
+    media: MediaLoad = NO_MEDIA
+    """Images and files of the context, as far as that is known: a check does not know it, a run does."""
 
     @property
     def input_tokens(self) -> int:
@@ -90,6 +95,7 @@ class Due(NamedTuple):
     summary: bool
     trim: bool
     prune: bool = False
+    media: bool = False
 
     def __bool__(self) -> bool:
         return any(self)
@@ -105,6 +111,7 @@ def decide(load: Load, policy: Policy) -> Due:
         trim=trim_is_due(load, policy),
         # Whether the tool results' own share is that large, only the messages tell.
         prune=may_cut and tokens > prune_threshold(policy),
+        media=load.media.exceeds(limits_of(policy)),
     )
 
 
@@ -151,7 +158,10 @@ def next_step(
         (Step.TOOL_RESULTS, due.tool_results or (by_hand and policy.input_token_budget > 0)),
         (Step.PRUNE, due.prune or by_hand),
         (Step.STRATEGIES, bool(policy.extra_strategies) and (due.tool_results or due.summary or by_hand)),
+        (Step.MEDIA, due.media),
         (Step.SUMMARY, summaries and (due.summary or by_hand)),
+        # What is too new for a summary may have media that are too old to stay at that price.
+        (Step.MEDIA, due.summary and load.media != NO_MEDIA and tried.get(Step.SUMMARY) == "skipped"),
         (Step.EXTRACT, extracts and (due.summary or by_hand) and tried.get(Step.SUMMARY) == "failed"),
         (Step.FALLBACK, due.summary and not summarized and tried.get(Step.SUMMARY, "failed") == "failed"),
         (Step.BACKSTOP, after_summary),

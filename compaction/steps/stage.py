@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from compaction.claims.citations import without_citations
+from compaction.media.shedding import load_of_view
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import date
 
+    from compaction.media.limits import MediaLoad
     from compaction.policy import Policy
     from compaction.steps.snapshot import NewSnapshot, Working
     from compaction.view import ViewMessage
@@ -57,6 +59,11 @@ class Stage:
     def tokens(self) -> int:
         """Estimated tokens of the messages, pins in a frame included, corrected by what the API counted."""
         return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))
+
+    @cached_property
+    def media(self) -> MediaLoad:
+        """What the view has of images and files."""
+        return load_of_view(self.view)
 
     def pinned(self, view: View, policy: Policy, *, room: int | None = None, read_through: int = WRITTEN) -> Pinned:
         """Return a view of this conversation with the pins that it does not show in a frame.
@@ -120,11 +127,17 @@ class Stage:
     @property
     def load(self) -> Load:
         """What the ladder decides from; holds do not bind a run that has begun."""
-        return Load(self.tokens + self.fixed_input, self.measured, is_counted=self.is_counted, bytes=self.bytes)
+        return Load(
+            self.tokens + self.fixed_input,
+            self.measured,
+            is_counted=self.is_counted,
+            bytes=self.bytes,
+            media=self.media,
+        )
 
     def load_of(self, view: View) -> Load:
         """Return what the ladder would decide from with `view` in force: nothing counted it yet; bytes at most."""
-        return Load(self.estimate(view) + self.fixed_input, None, bytes=self.bytes)
+        return Load(self.estimate(view) + self.fixed_input, None, bytes=self.bytes, media=load_of_view(view))
 
     @property
     def fixed_input(self) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from compaction.media.shedding import media_notes, without_media
+from compaction.media.limits import limits_of
+from compaction.media.shedding import media_notes, shed_media, without_media
 from compaction.pins.pinned import latest_request_pin
-from compaction.shorten.fitting import fit_history
+from compaction.shorten.fitting import fit_history, newest_media, without_oldest_media
 from compaction.shorten.pruning import Pruned, prune
 from compaction.shorten.strategies import StrategyError, shorten
 from compaction.shorten.tool_results import cut_tool_results, diagnostic
@@ -79,6 +81,8 @@ def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, thr
             return cut_results(stage, policy)
         case Step.PRUNE:
             return _prune(stage, policy, by_hand=by_hand)
+        case Step.MEDIA:
+            return _shed_media(stage, policy)
         case Step.TRIM:
             return _trim(stage, policy)
         case _:
@@ -263,6 +267,33 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> StepOutcome:
         Step.PRUNE, pruned.view, None, detail, pruned.seqs, results_cut=pruned.softened + pruned.cleared
     )
     return _if_worth_it(outcome, stage, policy)
+
+
+def _shed_media(stage: Stage, policy: Policy) -> StepOutcome:
+    """Replace the oldest media, as many as the model's limits ask for.
+
+    Where a summary is due and cannot be made, as many as its threshold asks for before the protected tail, and as many
+    as the budget asks for in it.
+    """
+    shed = shed_media(stage.view, limits_of(policy))
+    view, tokens = shed.view, stage.load.input_tokens
+    if not shed.replaced and tokens > policy.compaction_threshold_tokens:
+        beside = tokens - stage.tokens
+        newest = newest_media(view)
+        tail = range(len(view) - stage.protected_tail(policy), len(view))
+
+        def size(message: ViewMessage) -> int:
+            return math.ceil(message.tokens * stage.token_ratio)
+
+        view = without_oldest_media(view, policy.compaction_threshold_tokens - beside, size, newest.union(tail))
+        view = without_oldest_media(view, policy.context_limit_tokens - beside, size, newest)
+    own = with_own_tail(stage.view, view)
+    seqs = tuple(cut_seqs(stage.view, own))
+    had = f"the context had {stage.media.images:,} images, {stage.media.document_pages:,} pages of documents"
+    detail = f"Media of {len(seqs)} message(s) gave way to texts that name them; {had}, {stage.media.bytes:,} bytes"
+    outcome = StepOutcome(Step.MEDIA, own, None if seqs else RunReason.NOTHING_TO_DROP, detail, seqs)
+    # Over a limit the next request is refused whatever it weighs.
+    return with_frame(outcome, stage, policy) if shed.replaced else _if_worth_it(outcome, stage, policy)
 
 
 def _trim(stage: Stage, policy: Policy) -> StepOutcome:

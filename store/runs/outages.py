@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-PASSED: Final = (Step.EXTRACT, Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES, Step.BACKSTOP, Step.PIN)
+PASSED: Final = (Step.EXTRACT, Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES, Step.MEDIA, Step.BACKSTOP, Step.PIN)
 """Steps that a summary from before them makes good; a summary, a restored version or an overflow stands."""
 
 _s, _c, _r = snapshots.c, conversations.c, runs.c

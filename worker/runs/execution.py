@@ -56,7 +56,7 @@ class Execution:
         if lease.trigger == RunTrigger.PAUSE:
             # Nothing is dropped, and no extract made, that no threshold asks for.
             self._journal.bounds = self._bounds
-            self._tried |= dict.fromkeys((Step.EXTRACT, Step.FALLBACK), "skipped")
+            self._tried |= dict.fromkeys((Step.MEDIA, Step.EXTRACT, Step.FALLBACK), "skipped")
         if lease.queue == SUMMARIES:
             self._tried |= dict.fromkeys(BEFORE_SUMMARY, "skipped")
 
@@ -80,7 +80,8 @@ class Execution:
     def _verdict(self, outcome: StepOutcome, now: Reading) -> SwapVerdict | None:
         """Return what becomes of what a step made: of the run's last alone, where no limit is passed."""
         swapping = self._resources.swapping
-        if swapping is None or self._committed is not None or decide(now.stage.load, self._lease.policy).trim:
+        due = decide(now.stage.load, self._lease.policy)
+        if swapping is None or self._committed is not None or due.trim or due.media:
             return None
         tried = self._tried | {outcome.step: "committed"}
         if any(done == "committed" for done in self._tried.values()) or self._next(now, outcome.view, tried):
@@ -196,6 +197,8 @@ class Execution:
                 log.info("tool_results.pruned", note=outcome.detail, results=outcome.results_cut, tokens=tokens)
             case Step.STRATEGIES:
                 log.info("strategies.taken", note=outcome.detail, tokens=tokens)
+            case Step.MEDIA:
+                log.info("media.shed", note=outcome.detail, tokens=tokens)
             case _:
                 log.warning("context.dropped", step=step, messages=len(now.stage.view) - len(outcome.view))
         return done

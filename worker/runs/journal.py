@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import structlog
 from sqlalchemy.exc import NoResultFound
 
+from compaction.media.limits import NO_MEDIA
 from compaction.originals import cut_in, with_originals, with_unplaced
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, cut_threshold, growth_margin, over_by_fixed
 from compaction.steps.runs import RunKind, RunReason, RunState, StepState
@@ -86,6 +87,7 @@ class Journal:
         self._seen: int | None = None
         self._has_written = False
         self._fixed_tokens = 0
+        self._has_media = False
         self.verdict_of: Callable[[StepOutcome, Reading], SwapVerdict | None] = lambda _outcome, _reading: None
         """Says what becomes of what a step made; None where that is no question of price."""
         self.bounds: Bounds | None = None
@@ -110,6 +112,7 @@ class Journal:
         stage = material.stage(self._policy)
         self._started = time.monotonic()
         self._fixed_tokens = stage.fixed_input
+        self._has_media = stage.media != NO_MEDIA
         if self._seen is None:
             self._seen = stage.working.last_seq
         return Reading(material, stage)
@@ -321,8 +324,8 @@ class Journal:
                 return None
             # With nothing to cut, the next tool-result message makes this one old at once.
             at_once = RunReason.NOTHING_TO_CUT in reasons and reasons <= _AT_ONCE
-            # A zone that lacks a message gets it with the next turn, whatever that weighs.
-            at_once = at_once or reasons == {RunReason.ZONE_TOO_SMALL}
+            # A file in the first message leaves with a summary, and what its zone lacks comes with the next turn.
+            at_once = at_once or (self._has_media and reasons == {RunReason.ZONE_TOO_SMALL})
             return conversations.Hold(
                 0 if at_once else growth_margin(threshold, policy),
                 above=-1 if reasons else threshold,

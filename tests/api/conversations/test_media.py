@@ -143,3 +143,34 @@ def test_images_are_recalled_by_their_names_and_with_the_nearest_words(service: 
     assert part["text"] == (
         "image at https://files.example.com/boiler-77.png?sig=x (boiler 77 png); beside it: #A pump."
     )
+
+
+def test_a_run_makes_texts_of_media_over_a_limit_for_good_and_says_so(
+    service: Service, module_settings: Settings
+) -> None:
+    path = service.conversation(model="pixtral-12b", policy={**ROOM, "compaction_threshold_tokens": 50})
+    for number in range(11):
+        service.append(path, *turn("messages", number, image("messages")))
+    work(module_settings, path)
+    (run,) = service.client.get(f"{path}/runs").json()["data"]
+    step = service.client.get(f"/v1/runs/{run['id']}").json()["steps"][0]
+    assert (step["name"], step["state"]) == ("media", "committed")
+    assert "the context had 11 images" in step["detail"]
+    text, _ = served(service, path, "messages")
+    assert text.count(MARKS["messages"]) <= 8
+
+
+def test_media_that_are_too_new_for_a_summary_leave_where_the_budget_asks_for_it(
+    service: Service, module_settings: Settings
+) -> None:
+    path = service.conversation(model="claude-opus-4-6")
+    for number in range(3):
+        service.append(path, *turn("messages", number, pdf_block(60)))
+    work(module_settings, path)
+    text, body = served(service, path, "messages")
+    assert text.count(DOCUMENTS["messages"]) == 1
+    assert all(f"#photo {number}" in text for number in range(3))
+    assert body["warnings"] == []
+    runs = service.client.get(f"{path}/runs").json()["data"]
+    steps = [step for run in runs for step in service.client.get(f"/v1/runs/{run['id']}").json()["steps"]]
+    assert ("media", "committed") in {(step["name"], step["state"]) for step in steps}
