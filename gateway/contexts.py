@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -15,12 +16,15 @@ from compaction.repair import repair
 from compaction.shapes import codecs
 from compaction.shapes.inner import SentMessage
 from compaction.steps.snapshot import load_view
+from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage, strip_thinking
+from gateway.conversations.carried_over import open_results, with_clearings_of, with_dates_of, with_ids_of
 from gateway.conversations.marks import MARK, mark_of
-from gateway.conversations.put_back import live_before
-from gateway.conversations.recognition import decoded
+from gateway.conversations.meaning import decoded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from compaction.view import View
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
@@ -49,37 +53,51 @@ def shorten(history: ResentHistory, place: Recognized, limits: MediaLimits = NO_
     None where there is no head that can stand there, and nothing is over a limit.
     """
     head = place.head
-    if head is not None and head.covers_through > place.last_seq:
+    # Between a head and the rows behind it a client may have left out messages that neither has.
+    if head is not None and not place.lacking_through <= head.covers_through <= place.last_seq:
         head = None
-    first = 0 if head is None else live_before(head.covers_through + 1, place.removed)
+    first = 0 if head is None else place.rows_before(head.covers_through + 1)
+    has_other_ids = head is not None and bool(open_results(history, head, first))
     kept = b"".join([b"" if head is None else head.messages.encode(), *history.rows[first:]])
     if may_exceed(kept, limits):
-        rows, shed = _carefully(history, place, head, first, limits)
+        rows, shed = _carefully(history, place, head, first, limits, has_other_ids=has_other_ids)
         if head is None and not shed:
             return None
     elif head is None:
         return None
-    elif history.shape == "messages" and not _needs_care(history, place, head, first):
+    elif history.shape == "messages" and not has_other_ids and not _needs_care(history, place, head, first):
         rows = [row for row in (_marked(head.messages, history, first)[1:-1], *history.rows[first:]) if row]
     else:
-        rows, _ = _carefully(history, place, head, first, limits)
+        rows, _ = _carefully(history, place, head, first, limits, has_other_ids=has_other_ids)
+    saved = 0 if head is None else max(0, head.covered_tokens - head.tokens)
+    if place.seqs and head is not None:
+        # A client that shortens its history itself may send less than the head.
+        room = sum(map(len, history.rows)) - sum(map(len, rows))
+        if room <= 0:
+            return shorten(history, place._replace(head=None), limits)
+        saved = room // CHARS_PER_TOKEN
     shown = history.with_rows(rows)
     served = b"[" + b",".join([*history.lead, *rows]) + b"]" if place.rules else b"[]"
-    saved = 0 if head is None else max(0, head.covered_tokens - head.tokens)
     version = 0 if head is None else head.version
     return CompactedRequest(shown, saved, version, check(served, place.rules).sha256)
 
 
 def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:
     """Tell whether rows after the head cannot be passed on unread."""
-    if place.broken_through > head.covers_through:
+    if place.redated or place.cleared_through >= 0 or place.broken_through > head.covers_through:
         return True
-    through = live_before(place.strip_thinking_through + 1, place.removed)
+    through = place.rows_before(place.strip_thinking_through + 1)
     return any(b'thinking"' in row for row in history.rows[first : max(first, through)])
 
 
 def _carefully(
-    history: ResentHistory, place: Recognized, head: Head | None, first: int, limits: MediaLimits
+    history: ResentHistory,
+    place: Recognized,
+    head: Head | None,
+    first: int,
+    limits: MediaLimits,
+    *,
+    has_other_ids: bool,
 ) -> tuple[list[bytes], int]:
     """Return the head and what comes after it as rows of the request's shape, read, stripped and mended.
 
@@ -93,9 +111,7 @@ def _carefully(
         inner = decoded(history.shape, value)
         tail.append(ViewMessage(inner.role, inner.content, seqs[at]))
         sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
-    before = () if head is None else load_view(head.messages, head.seqs)
-    if history.shape == "messages" and before and (mark := _mark_of_head(history, first)) is not None:
-        before = (*before[:-1], before[-1].with_content(with_mark(before[-1].content, mark)))
+    before = () if head is None else _head_view(history, place, head, first, has_other_ids=has_other_ids)
     if history.shape != "messages":
         places = {seq: at for at, seq in enumerate(seqs[:first])}
         for message in before:
@@ -119,8 +135,30 @@ def _carefully(
     return rows, shed.replaced
 
 
+def _head_view(
+    history: ResentHistory, place: Recognized, head: Head, first: int, *, has_other_ids: bool
+) -> Sequence[ViewMessage]:
+    """Return the messages of the head as they go on: with the client's mark, and with what it has rewritten."""
+    before: Sequence[ViewMessage] = load_view(head.messages, head.seqs)
+    if has_other_ids or place.cleared_through >= 0:
+        seqs = _seqs(place, len(history.rows))
+        own = dict(zip(seqs[:first], history.rows[:first], strict=True))
+        before = with_ids_of(history.shape, before, own) if has_other_ids else before
+        before = with_clearings_of(history.shape, before, own)
+    if place.redated:
+        before = with_dates_of(history, before, place.redated)
+    if history.shape == "messages" and before and (mark := _mark_of_head(history, first)) is not None:
+        before = (*before[:-1], before[-1].with_content(with_mark(before[-1].content, mark)))
+    return before
+
+
 def _seqs(place: Recognized, count: int) -> list[int]:
     """Return the seq of each row: those that are stored, then those that will be."""
+    if place.seqs:
+        # Notes of the client's own are no messages: a number for each that no message has.
+        notes = itertools.count(place.next_seq + count)
+        known = [seq if seq >= 0 else next(notes) for seq in place.seqs]
+        return [*known, *range(place.next_seq, place.next_seq + count - len(known))]
     removed = set(place.removed)
     live = [seq for seq in range(place.last_seq + 1) if seq not in removed]
     return [*live, *range(place.next_seq, place.next_seq + count - len(live))]

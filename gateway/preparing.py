@@ -16,7 +16,6 @@ from compaction.shapes.inner import ShapeError
 from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.contexts import NO_LIMITS, shorten
 from gateway.conversations.histories import (
-    UNREADABLE,
     BeginningKeys,
     NotJsonError,
     circle_of,
@@ -24,8 +23,10 @@ from gateway.conversations.histories import (
     refuse_unreadable,
 )
 from gateway.conversations.increments import as_the_provider_has_it, previous_in, response_key
+from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.put_back import put_back
 from gateway.conversations.recognition import may_go_on, new_place, pending_place, recognize
+from gateway.conversations.rewritten import AlignmentScope
 from gateway.conversations.sessions import MOST_NAME_CHARS, conversation_name, session_of
 from gateway.conversations.turns import Learned
 from gateway.doors import DoorError
@@ -195,7 +196,7 @@ def _with_repairs(
     services: GatewayServices, history: ResentHistory, links: list[bytes], body: bytes
 ) -> tuple[ResentHistory, list[bytes], bytes]:
     """Return a history that knows its malformed rows, and the body with these repaired; the original is stored."""
-    malformed = services.seen.malformed(history.rows)
+    malformed = services.seen.malformed(history.shape, history.rows)
     if malformed:
         history = history._replace(malformed=malformed)
         body = history.with_rows(history.repaired().rows)
@@ -220,8 +221,13 @@ async def _in_place(
     circle = circle_of(history.shape, session=external_id or session.name, user=None if name else session.user)
     keys = BeginningKeys(circle, links)
     in_session = name is not None or session.name is not None
+    # A session, a user or the conversation's own name says where a rewritten history may be looked for. A conversation
+    # that is named by its id alone has the circle of all who name nothing: it is looked for in that conversation.
+    near = named.bytes if named is not None else circle
+    can_align = in_session or session.user is not None
+    scope = AlignmentScope(near, in_session, services.meanings) if can_align else None
     place = await _recognized(
-        services, caller, history, keys, (named, external_id), in_session=in_session, seconds=seconds
+        services, caller, history, keys, (named, external_id), in_session=in_session, scope=scope, seconds=seconds
     )
     policy = caller.principal.policy_of(place.policy, _model(history)).policy
     recalls = policy.gateway_recall
@@ -241,6 +247,7 @@ async def _in_place(
         "unchanged",
         0,
         0,
+        scope=scope,
     )
     came = body if with_tool is not None else None
     prepared = PreparedRequest(body, "unchanged", learned, history, came, limits=limits_of(policy))
@@ -255,18 +262,28 @@ async def _recognized(
     named: tuple[UUID | None, str | None],
     *,
     in_session: bool,
+    scope: AlignmentScope | None,
     seconds: float | None,
 ) -> Recognized:
     services.deadline.require()
     if not may_go_on(history, in_session=in_session):
         return new_place()
     storing = services.learning.under_way(caller.tenant_id, keys)
+    if storing is None and scope is not None and in_session and len(history.rows) > 1:
+        # A history that was rewritten since then has other keys.
+        earlier = services.learning.under_way(caller.tenant_id, [scope.circle])
+        if earlier is not None and earlier.is_long:
+            return pending_place(earlier.conversation_id, 0)
+        if earlier is not None:
+            await services.deadline.within(asyncio.wait({earlier.task}), seconds=seconds)
     if storing is not None and storing.is_long:
         # Longer than anybody waits: it goes on as it came, and is stored after what it goes on from.
         return pending_place(storing.conversation_id, storing.rows)
     if storing is not None:
         await services.deadline.within(asyncio.wait({storing.task}), seconds=seconds)
-    recognizing = recognize(services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1])
+    recognizing = recognize(
+        services.core.pool, caller.tenant_id, history, keys, only=named[0], external_id=named[1], scope=scope
+    )
     return await services.deadline.within(recognizing, tenant_id=caller.tenant_id, seconds=seconds)
 
 

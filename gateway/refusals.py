@@ -140,7 +140,7 @@ class RetriedCall:
         if learned is None or history is None:
             return None
         pool, tenant_id = caller.services.pool, caller.tenant_id
-        place = await recognize(pool, tenant_id, history, learned.keys)
+        place = await recognize(pool, tenant_id, history, learned.keys, scope=learned.scope)
         if place.is_new:
             return None
         conversation_id = place.conversation_id

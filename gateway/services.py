@@ -13,6 +13,7 @@ from api.http.bodies import LARGE_BYTES
 from api.http.bytes_under_way import BytesUnderWay
 from api.services import Services
 from gateway.callers import Callers
+from gateway.conversations.rewritten import RememberedMeanings
 from gateway.conversations.seen import SeenHistories
 from gateway.metrics import GatewayMetrics
 from gateway.providers.calls import ProviderCalls
@@ -57,6 +58,7 @@ class GatewayServices:
         self.calls = ProviderCalls(settings)
         self.under_way = BytesUnderWay(max(settings.gateway_max_bytes_under_way, settings.gateway_max_body_bytes))
         self.seen = SeenHistories()
+        self.meanings = RememberedMeanings()
         self.metrics = GatewayMetrics(self.core.metrics.registry)
         lookups = TenantSlots(max(1, settings.database_pool_size // 2))
         self.deadline = Deadline(settings.gateway_patience_seconds, self._probe, lookups, when_away=self._when_away)
@@ -158,6 +160,8 @@ class Learning:
             for rows, key in enumerate(keys[first:], start=first + 1)
         }
         here, rows = learned.place.conversation_id, len(keys)
+        if learned.scope is not None:
+            names = [*names, learned.scope.circle]
         newest |= {(tenant_id, name): Storing(task, here, rows, is_long) for name in names}
         self._by_key.update(newest)
 

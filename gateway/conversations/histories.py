@@ -1,7 +1,6 @@
 """The history in a request: its rows as they came, and the keys that its beginnings are recognized by.
 
-A row counts as the same whoever marks it for the prompt cache and whether a lone text stands in a string or in a block:
-clients move their marks from call to call, and write a row that loses its mark as a string. System prompts at the
+A row counts as the same if it means the same (`meaning.py`): clients rewrite what they resend. System prompts at the
 beginning of a list are the request's, as they are in the Messages API: they are no rows.
 """
 
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
 import msgspec
 
-from compaction.messages import CACHE_MARK, INSTRUCTION
 from compaction.shapes.acceptance import is_accepted, repair_message
-from compaction.shapes.spoken import spoken
+from gateway.conversations.meaning import UNREADABLE, row_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,18 +31,12 @@ _INSTRUCTS: Final = ("system", "developer")
 """Compared one by one, as what follows: any JSON value may stand in their place, and a set would ask for its hash."""
 _END_BYTES: Final = 24
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
-_TEXTS: Final = ("text", "input_text", "output_text")
-_MARK: Final = CACHE_MARK.encode()
 _NUL: Final = b"\\u0000"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _value: Final = msgspec.json.Decoder().decode
 _sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _encode: Final = msgspec.json.Encoder().encode
-
-
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What reading raises for what is no JSON, or none that every reader takes."""
 
 
 class NotJsonError(Exception):
@@ -140,25 +132,6 @@ def circle_of(shape: Shape, *, session: str | None, user: str | None) -> bytes:
     return hashlib.sha256(_sorted([shape, session, user])).digest()
 
 
-def without_system(row: Any) -> Any:
-    """Return a system message of the Messages API's, which newer models take amid the others, as text of the user's.
-
-    What is no such message is returned as it is.
-    """
-    if not isinstance(row, dict) or row.get("role") != "system":
-        return row
-    content = row.get("content")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(map(_is_text, parts)):
-        return row
-    text = "\n".join(part["text"] for part in parts)
-    return {"role": "user", "content": spoken({"type": INSTRUCTION, "by": "system", "text": text})}
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-
-
 def as_stored(row: bytes) -> bytes:
     """Return a row with U+FFFD in the place of NUL characters, which no text has that is stored; tools return them."""
     if _NUL not in row:
@@ -184,12 +157,12 @@ class RowDigests:
         self._malformed: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
 
     def of(self, row: bytes, shape: Shape) -> bytes:
-        """Return the digest of a row in its canonical form."""
-        remembered = _remembered(row)
+        """Return the digest of what a row means."""
+        remembered = _remembered(row, shape)
         digest = self._known.get(remembered)
         if digest is None:
             value = _value(row)
-            digest = hashlib.sha256(_sorted(canonical(value, marked=_MARK in row))).digest()
+            digest = row_digest(shape, value)
             self._known[remembered] = digest
             if len(self._known) > REMEMBERED_ROWS:
                 self._known.popitem(last=False)
@@ -199,16 +172,16 @@ class RowDigests:
                     self._malformed.popitem(last=False)
         return digest
 
-    def malformed(self, rows: Sequence[bytes]) -> tuple[int, ...]:
+    def malformed(self, rows: Sequence[bytes], shape: Shape) -> tuple[int, ...]:
         """Return the places of malformed rows. It costs nothing as long as the process has met none."""
         if not self._malformed:
             return ()
-        return tuple(place for place, row in enumerate(rows) if _remembered(row) in self._malformed)
+        return tuple(place for place, row in enumerate(rows) if _remembered(row, shape) in self._malformed)
 
 
-def _remembered(row: bytes) -> tuple[int, int, bytes]:
+def _remembered(row: bytes, shape: Shape) -> tuple[int, int, bytes]:
     # By Python's hash, whose salt is the process's own: nobody can look for two rows that share it.
-    return hash(row), len(row), row[-_END_BYTES:]
+    return hash((shape, row)), len(row), row[-_END_BYTES:]
 
 
 def chain(rows: Sequence[bytes], digests: RowDigests, shape: Shape, *, after: Sequence[bytes] = ()) -> list[bytes]:
@@ -244,32 +217,3 @@ class BeginningKeys(Sequence[bytes]):
 
     def _key(self, link: bytes) -> bytes:
         return hashlib.sha256(self._circle + link).digest()[:KEY_BYTES]
-
-
-def canonical(row: Any, *, marked: bool = True) -> Any:
-    """Return a row as it counts: without marks for the cache, a lone text in its block; what is no row as it is."""
-    if not isinstance(row, dict):
-        return row
-    row = _unmarked(row) if marked else row
-    content = row.get("content")
-    if isinstance(content, list) and len(content) == 1 and _is_bare_text(content[0]):
-        row = {**row, "content": content[0]["text"]}
-    if row.get("type") == "message" and row.get("role") in ("user", *_INSTRUCTS):
-        # What an item is where it does not say.
-        row = {name: value for name, value in row.items() if name != "type"}
-    return row
-
-
-def _is_bare_text(part: Any) -> bool:
-    return isinstance(part, dict) and set(part) == {"type", "text"} and part["type"] in _TEXTS
-
-
-def _unmarked(value: Any) -> Any:
-    if isinstance(value, dict):
-        # What a tool is called with is the model's, whatever its keys are named.
-        return {
-            name: each if name == "input" else _unmarked(each) for name, each in value.items() if name != CACHE_MARK
-        }
-    if isinstance(value, list):
-        return [_unmarked(each) for each in value]
-    return value

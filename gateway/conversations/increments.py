@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.conversations.histories import LISTS, UNREADABLE
+from gateway.conversations.histories import LISTS
+from gateway.conversations.meaning import UNREADABLE
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:

@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from compaction.messages import CACHE_MARK, OPAQUE, THINKING, blocks
 from compaction.pins.pinned import IN_LEDGER, Pin
-from compaction.shapes import codecs
-from compaction.shapes.inner import Decoded, ShapeError
-from gateway.conversations.histories import UNREADABLE, as_stored, without_system
-from gateway.conversations.put_back import can_begin_with_results, resent_before, with_results
+from compaction.shapes.inner import ShapeError
+from gateway.conversations.histories import as_stored
+from gateway.conversations.meaning import SAYS_NOTHING, UNREADABLE, decoded, exact_digest
+from gateway.conversations.put_back import can_begin_with_results, live_before, resent_before, with_results
+from gateway.conversations.rewritten import UnreadConversation, find_rewritten
 from runtime import ids
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from uuid import UUID
 
     from compaction.shapes.inner import Shape
     from gateway.conversations.histories import ResentHistory
+    from gateway.conversations.meaning import RowMeaning
+    from gateway.conversations.rewritten import AlignmentScope, RewrittenHistory
     from store.gateway.histories import AnsweredRecall, Beginning, Head, StoredRow
     from store.hot_path import Pool
 
+_LEAST_ROWS: Final = 2
+"""Rows of a history that is looked for by what it means."""
+_MOST_REDATED: Final = 3
 NEWEST: Final = 16
 """Beginnings that are looked up first, of a long history: a request goes on from one of them."""
-_NOTHING: Final[tuple[str, list[bytes]]] = ("", [])
-"""What a row says that is reasoning and nothing else."""
-_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _value: Final = msgspec.json.Decoder().decode
+
+
+class RedatedRow(NamedTuple):
+    """A row that its client has written anew with another date or time in it."""
+
+    place: int
+    seq: int
+    content: Any
+    """As it is stored."""
 
 
 class Recognized(NamedTuple):
@@ -67,12 +79,34 @@ class Recognized(NamedTuple):
     """Whether the conversation that is named is there, without a message yet: what is new begins it."""
     is_pending: bool = False
     """Whether it takes longer than a request waits to tell what it goes on from: that is known afterwards."""
+    is_branch: bool = False
+    """Whether an edit has put something else in the place of what it goes on from."""
+    is_cut: bool = False
+    """Whether more messages may be stored behind those that were compared."""
+    seqs: tuple[int, ...] = ()
+    """Of a history that its client has rewritten the seq of each stored row, -1 for notes of the client's own."""
+    meanings: tuple[RowMeaning, ...] = ()
+    """Of such a history the meanings of all rows."""
+    lacking_through: int = -1
+    """The newest stored message that the client has left out."""
+    cleared_through: int = -1
+    """The newest one that the client has cleared, in whole or in part."""
+    stored_ids: Mapping[str, str] = MappingProxyType({})
+    """Of calls that the client has named anew, by its own id the one that is stored."""
+    redated: tuple[RedatedRow, ...] = ()
+    """Rows that a head covers and that the client has written with another time in them."""
 
     @property
     def results(self) -> list[dict[str, Any]]:
         """What the first new row begins with, and the client does not have."""
         last = self.recalls[-1] if self.recalls else None
         return last.results if last is not None and last.through_seq == self.last_seq else []
+
+    def rows_before(self, seq: int) -> int:
+        """Return how many rows of the request stand for the messages before `seq`."""
+        if not self.seqs:
+            return live_before(seq, self.removed)
+        return next((place for place, each in enumerate(self.seqs) if each >= seq), len(self.seqs))
 
     @property
     def is_edit(self) -> bool:
@@ -107,12 +141,59 @@ async def recognize(
     only: UUID | None = None,
     external_id: str | None = None,
     can_wait: bool = False,
+    scope: AlignmentScope | None = None,
+    meanings: tuple[RowMeaning, ...] = (),
 ) -> Recognized:
     """Return where a request stands in what its tenant has stored; a new place where nothing is recognized.
 
     `only` or `external_id` is the conversation that the request names. Where it is the API's and has more messages than
-    a request waits for, the place is pending unless it `can_wait`.
+    a request waits for, the place is pending unless it `can_wait`. In a `scope`, a history that its client has
+    rewritten is recognized too; `meanings` are those of its rows where these are no longer there.
     """
+    place = await _recognize_by_keys(
+        pool, tenant_id, history, keys, only=only, external_id=external_id, can_wait=can_wait
+    )
+    rows = history.rows
+    is_unknown = place.is_new or place.is_edit or place.is_cut
+    if (
+        scope is None
+        or not is_unknown
+        or place.is_branch
+        or place.is_pending
+        or place.recalls
+        or len(rows) < _LEAST_ROWS
+    ):
+        return place
+    if not meanings and not all(rows):
+        return place
+    found = await find_rewritten(
+        pool,
+        tenant_id,
+        history.shape,
+        rows,
+        scope,
+        known=place.branch_of if place.is_new else place.conversation_id,
+        named=only,
+        external_id=external_id,
+        least=0 if place.is_new else place.matched - place.is_cut,
+        can_wait=can_wait,
+        meanings=meanings,
+    )
+    if isinstance(found, UnreadConversation):
+        return pending_place(found.conversation_id, 0)
+    return await _place_of(pool, tenant_id, found) if found is not None else place
+
+
+async def _recognize_by_keys(
+    pool: Pool,
+    tenant_id: UUID,
+    history: ResentHistory,
+    keys: Sequence[bytes],
+    *,
+    only: UUID | None,
+    external_id: str | None,
+    can_wait: bool,
+) -> Recognized:
     beginning = await _known(pool, tenant_id, history, keys, only)
     if beginning is None and (only is not None or external_id is not None):
         # One that has more than the request is not what the request goes on from.
@@ -127,14 +208,18 @@ async def recognize(
         return new_place(branch_of=only)
     if beginning.is_superseded:
         # An edit took its place, and now it goes on: it is a conversation beside that one.
-        return new_place(branch_of=beginning.conversation_id)
+        return new_place(branch_of=beginning.conversation_id)._replace(is_branch=True)
     if not _is_placed(beginning):
         absent = await stored.absent(pool, tenant_id, beginning.conversation_id, beginning.next_seq)
         beginning = beginning._replace(removed=absent)
     place = _compared(beginning, history)
     if place is None:
         return new_place(branch_of=beginning.conversation_id)
-    head = beginning.head
+    return await _with_head(pool, tenant_id, beginning.head, place)
+
+
+async def _with_head(pool: Pool, tenant_id: UUID, head: Head | None, place: Recognized) -> Recognized:
+    """Return a place with the snapshot that may stand for a beginning of what is matched."""
     if head is not None and head.covers_through > place.last_seq:
         head = await stored.head_below(pool, tenant_id, place.conversation_id, place.last_seq + 1)
         whole = await stored.recalls_beside(pool, tenant_id, place.conversation_id, head) if place.recalls else ()
@@ -142,6 +227,41 @@ async def recognize(
         recalls = tuple(each._replace(messages=texts[each.seq]) for each in place.recalls if each.seq in texts)
         place = place._replace(strip_thinking_through=place.last_seq, recalls=recalls)
     return place._replace(head=head)
+
+
+async def _place_of(pool: Pool, tenant_id: UUID, found: RewrittenHistory) -> Recognized:
+    """Return the place of a history that its client has rewritten."""
+    beginning, alignment = found.beginning, found.alignment
+    count = len(alignment.seqs)
+    known = set(alignment.seqs)
+    place = Recognized(
+        beginning.conversation_id,
+        is_new=False,
+        matched=count,
+        keyed=count,
+        last_seq=alignment.last_seq,
+        next_seq=beginning.next_seq,
+        replace_from=alignment.replaced_from,
+        removed=tuple(seq for seq in range(alignment.last_seq + 1) if seq not in known),
+        strip_thinking_through=beginning.strip_thinking_through,
+        broken_through=beginning.broken_through,
+        policy=beginning.policy,
+        model=beginning.model,
+        rules=_rules_through(beginning, alignment.last_seq),
+        seqs=alignment.seqs,
+        meanings=found.rows,
+        lacking_through=alignment.lacking_through,
+        cleared_through=alignment.cleared_through,
+        stored_ids=alignment.stored_ids,
+    )
+    place = await _with_head(pool, tenant_id, beginning.head, place)
+    covered = place.head.covers_through if place.head is not None else -1
+    redated = [(at, alignment.seqs[at]) for at in alignment.redated if alignment.seqs[at] <= covered]
+    originals = []
+    for at, seq in redated[:_MOST_REDATED]:
+        (row,) = await stored.rows_after(pool, tenant_id, place.conversation_id, seq - 1, most=1)
+        originals.append(RedatedRow(at, seq, row.content))
+    return place._replace(redated=tuple(originals))
 
 
 async def _known(
@@ -245,11 +365,17 @@ def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None
         recalls=tuple(recalls),
         policy=beginning.policy,
         model=beginning.model,
-        rules=tuple(
-            Pin(entry, seq, text, IN_LEDGER[source])
-            for entry, seq, text, source in beginning.rules
-            if source in IN_LEDGER and seq <= last_seq
-        ),
+        rules=_rules_through(beginning, last_seq),
+        is_cut=replaced is None and len(beginning.after) == stored.MOST_ROWS and last_seq + 1 < beginning.next_seq,
+    )
+
+
+def _rules_through(beginning: Beginning, last_seq: int) -> tuple[Pin, ...]:
+    """Return the rules in force of the messages through `last_seq`."""
+    return tuple(
+        Pin(entry, seq, text, IN_LEDGER[source])
+        for entry, seq, text, source in beginning.rules
+        if source in IN_LEDGER and seq <= last_seq
     )
 
 
@@ -280,7 +406,7 @@ class _Answer(NamedTuple):
             return 1 if says_the_same(shape, row, self.message.role, self.message.content) else None
         count = 0
         for visible in (decoded(shape, row) for row in self.recall.shown):
-            if _said(visible.content) == _NOTHING:
+            if _is_nothing(visible.content):
                 continue
             while count < len(rows) and says_the_same(shape, rows[count], visible.role, ""):
                 # Reasoning and the like, which clients send again or not.
@@ -314,7 +440,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
         sent = decoded(shape, _value(as_stored(row)))
     except (ShapeError, *UNREADABLE):
         return False
-    return sent.role == role and _said(sent.content) == _said(content)
+    return exact_digest(*sent) == exact_digest(role, content)
 
 
 def _is_users(shape: Shape, row: bytes) -> bool:
@@ -327,36 +453,10 @@ def _is_users(shape: Shape, row: bytes) -> bool:
 def says_nothing(shape: Shape, row: Any) -> bool:
     """Tell whether a row is reasoning and nothing else."""
     try:
-        return _said(decoded(shape, row).content) == _NOTHING
+        return _is_nothing(decoded(shape, row).content)
     except ShapeError:
         return False
 
 
-def decoded(shape: Shape, row: Any) -> Decoded:
-    """Return a row in the inner form. Raises ShapeError for what has none."""
-    if not isinstance(row, dict):
-        raise ShapeError("A message is an object.")
-    if shape != "messages":
-        return codecs.decode(shape, row)
-    row = without_system(row)
-    role, content = row.get("role"), row.get("content")
-    if role not in ("user", "assistant") or not isinstance(content, str | list):
-        raise ShapeError("Expected a message of the user's or the assistant's.")
-    return Decoded(str(role), content)
-
-
-def _said(content: Any) -> tuple[str, list[bytes]]:
-    texts: list[str] = []
-    others: list[bytes] = []
-    for block in blocks(content):
-        match block.get("type"):
-            case "text":
-                texts.append(str(block.get("text") or ""))
-            case str(kind) if kind in THINKING or kind == OPAQUE:
-                continue
-            case "tool_use":
-                others.append(_sorted([block.get("id"), block.get("name"), block.get("input")]))
-            case _:
-                fields = {name: each for name, each in block.items() if name != CACHE_MARK and each is not None}
-                others.append(_sorted(fields))
-    return "".join(texts).strip(), others
+def _is_nothing(content: Any) -> bool:
+    return exact_digest("assistant", content) == SAYS_NOTHING

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import msgspec
 
-from gateway.conversations.histories import LISTS, UNREADABLE, ResentHistory, RowDigests, chain, is_passed_on
+from gateway.conversations.histories import LISTS, ResentHistory, RowDigests, chain, is_passed_on
+from gateway.conversations.meaning import UNREADABLE
 from gateway.recalls.thoughts import has_thoughts
 
 if TYPE_CHECKING:
@@ -117,9 +118,9 @@ class SeenHistories:
         """Return what stands for each beginning of a history, the shortest first."""
         return chain(rows, self._digests, shape)
 
-    def malformed(self, rows: Sequence[bytes]) -> tuple[int, ...]:
+    def malformed(self, shape: Shape, rows: Sequence[bytes]) -> tuple[int, ...]:
         """Return the places of rows, of which the links are known, that the API of their shape refuses."""
-        return self._digests.malformed(rows)
+        return self._digests.malformed(rows, shape)
 
     def known(self, shape: Shape, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
         """Return the history in a body, and what stands for its beginnings; None where all of it has to be read."""

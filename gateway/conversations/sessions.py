@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from gateway.conversations.histories import UNREADABLE
+from gateway.conversations.meaning import UNREADABLE
 from gateway.doors import first
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,9 +19,11 @@ from api.schema.types import ConversationPatch
 from compaction.shapes.acceptance import repair_message
 from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
-from gateway.conversations.histories import UNREADABLE, as_stored, without_system
+from gateway.conversations.carried_over import with_stored_ids
+from gateway.conversations.histories import KEY_BYTES, as_stored
+from gateway.conversations.meaning import UNREADABLE, decoded, without_system
 from gateway.conversations.put_back import with_results
-from gateway.conversations.recognition import decoded, may_go_on, recognize
+from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
 from store.gateway import histories as stored
 from store.gateway.histories import AnsweredRecall, Begun, Noted
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.answers.reading import Answered
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
+    from gateway.conversations.rewritten import AlignmentScope
     from gateway.conversations.sessions import Session
     from store.hot_path import Appended
 
@@ -78,8 +82,16 @@ class Learned(NamedTuple):
     saved_tokens: int
     version: int
     retried: bool = False
+    scope: AlignmentScope | None = None
+    """Where the conversation is looked for if its client has rewritten its history; None for nowhere."""
     rules: str = ""
     """The hash over the rules that stand in what was compacted; "" where nothing was."""
+
+    @property
+    def has_sent_what_is_stored(self) -> bool:
+        """Whether the request had all that is stored: what a provider counts for less says nothing of the rest."""
+        covered = self.place.head.covers_through if self.place.head is not None and self.version else -1
+        return max(self.place.lacking_through, self.place.cleared_through) <= covered
 
     @property
     def in_session(self) -> bool:
@@ -129,7 +141,12 @@ async def _gone_on(caller: Caller, learned: Learned) -> Learned:
         only=named[0],
         external_id=named[1],
         can_wait=True,
+        scope=learned.scope,
+        meanings=learned.place.meanings,
     )
+    if learned.place.is_pending and not learned.first and learned.scope is not None:
+        # Nothing was known of it yet.
+        return learned._replace(place=place)
     if place.is_new and named != (None, None):
         return learned._replace(place=place)
     if place.is_new or place.is_edit or place.matched < learned.first:
@@ -144,7 +161,7 @@ async def _met(caller: Caller, learned: Learned) -> Learned:
     Raises LostTurnError where that is stored with its answer.
     """
     pool, rows = caller.services.pool, len(learned.history.rows)
-    place = await recognize(pool, caller.tenant_id, learned.history, learned.keys)
+    place = await recognize(pool, caller.tenant_id, learned.history, learned.keys, can_wait=True, scope=learned.scope)
     if place.is_new or (place.is_edit and place.matched < rows):
         return learned
     if place.is_edit:
@@ -200,7 +217,7 @@ async def store_rows(
 async def _store(caller: Caller, learned: Learned, answered: Answered | None) -> list[int] | None:
     """Store what is new; return its seqs, those of the answer last, None where another turn came first."""
     place = learned.place
-    rows = list(learned.history.rows[place.matched :])
+    rows = [with_stored_ids(row, place.stored_ids) for row in learned.history.rows[place.matched :]]
     rows[:1] = [every for row in rows[:1] for every in with_results(learned.shape, row, place.results)]
     every = [*rows, *(answered.rows if answered is not None else ())]
     parts = _parts(every)
@@ -210,11 +227,13 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     now = datetime.now(UTC)
     seqs: list[int] = []
     expected, replace_from = place.next_seq, place.replace_from
+    usage = answered.usage if answered is not None and learned.has_sent_what_is_stored else None
+    usage = usage if _is_usage(learned.shape, usage) else None
     appended: Appended | None = None
     for number, part in enumerate(parts):
         fields: dict[str, Any] = {"shape": learned.shape, "expected_next_seq": expected}
-        if number == len(parts) - 1 and answered is not None and _is_usage(learned.shape, answered.usage):
-            fields |= {"usage": answered.usage, "snapshot_version": learned.version}
+        if number == len(parts) - 1 and usage is not None:
+            fields |= {"usage": usage, "snapshot_version": learned.version}
         if replace_from is not None:
             fields["replace_from"] = replace_from
         start = sum(map(len, parts[:number]))
@@ -345,9 +364,17 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
         caller.tenant_id,
         place.conversation_id,
         [seq for seq, _ in ends],
-        [learned.keys[end - 1] for _, end in ends],
+        [_noted_key(place, learned.keys[end - 1]) for _, end in ends],
         last_seq=ends[-1][0] if ends else place.last_seq,
         noted=noted,
         recalls=recalls,
         response_ids=response_ids,
     )
+
+
+def _noted_key(place: Recognized, key: bytes) -> bytes:
+    """Return the key that a message is noted by.
+
+    Keys of a history that its client has rewritten stand for other words than are stored: by them nothing is found.
+    """
+    return hashlib.sha256(b"rewritten " + key).digest()[:KEY_BYTES] if place.seqs else key

@@ -20,7 +20,8 @@ from compaction.messages import blocks
 from compaction.shorten.named_results import NAME_DIGITS, NamedResult, named_results, whole_text
 from compaction.tokens import CHARS_PER_TOKEN, content_tokens
 from gateway.body_limits import OverLimitsError, read_body_aside
-from gateway.conversations.histories import UNREADABLE, NotJsonError, refuse_unreadable
+from gateway.conversations.histories import NotJsonError, refuse_unreadable
+from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.turns import TURN_ROWS, LostTurnError, store_rows
 from gateway.doors import RETRIEVE, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply

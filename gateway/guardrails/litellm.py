@@ -16,7 +16,8 @@ import structlog
 
 from api.http.problems import ProblemError
 from gateway.body_limits import OverLimitsError, read_body_aside
-from gateway.conversations.histories import KEY_BYTES, UNREADABLE, NotJsonError, refuse_unreadable
+from gateway.conversations.histories import KEY_BYTES, NotJsonError, refuse_unreadable
+from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.storing import store
 from gateway.conversations.turns import LostTurnError, store_rows
 from gateway.doors import CHAT, DoorError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.recall.tool import NAME, definition
-from gateway.conversations.histories import UNREADABLE
+from gateway.conversations.meaning import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

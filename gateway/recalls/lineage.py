@@ -16,8 +16,8 @@ import msgspec
 
 from compaction.messages import blocks, tool_use_ids
 from compaction.shapes.inner import ShapeError
-from gateway.conversations.histories import UNREADABLE, circle_of
-from gateway.conversations.recognition import decoded
+from gateway.conversations.histories import circle_of
+from gateway.conversations.meaning import UNREADABLE, decoded
 from store.gateway import lineage as stored
 from store.gateway.lineage import MOST_BYTES, MOST_OPENING
 

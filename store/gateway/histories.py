@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 import asyncpg
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from store.hot_path import Pool
 
@@ -17,6 +17,9 @@ MOST_ROWS: Final = 64
 """Messages after a recognized beginning that are read to be compared; an answer has a few."""
 MOST_NAMED_ROWS: Final = 1_000
 """Messages of a conversation that is named, and that no gateway has stored in, which a request waits for."""
+NEWEST_CANDIDATES: Final = 24
+OLDEST_CANDIDATES: Final = 8
+"""Conversations of a session that are looked at; requests for titles and the like have one each."""
 _FIND: Final = """
     select f.*, case when f.version is not null then
         (select c.rules::text from conversations as c where c.id = f.conversation_id) end as rules
@@ -38,8 +41,46 @@ _IS_BRANCH: Final = """
                    where own.tenant is not null and g.conversation_id = $2 and g.branch_of = $3) as is_branch
     from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
 """
+_CANDIDATES: Final = """
+    select '[' || string_agg('["' || c.id || '",' || c.next_seq || ',' || c.edits || ',' || m.seq
+                             || ',"' || m.role || '",' || m.content::text || ']', ',' order by c.next_seq desc)
+           || ']' as candidates
+    from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
+        cross join lateral (
+            (select g.conversation_id from gateway_conversations as g
+             where own.tenant is not null and g.tenant_id = $1 and g.circle = $2
+             order by g.conversation_id desc limit $5)
+            union
+            (select g.conversation_id from gateway_conversations as g
+             where own.tenant is not null and g.tenant_id = $1 and g.circle = $2 order by g.conversation_id limit $6)
+            union
+            select r.id from conversations as r
+            where own.tenant is not null and r.tenant_id = $1 and (r.id = $3 or r.external_id = $4)
+        ) as near
+        join conversations as c on c.id = near.conversation_id
+        cross join lateral (
+            select o.seq, o.role, o.content from messages as o
+            where o.conversation_id = c.id and o.superseded_at is null order by o.seq desc limit 1) as m
+    where not exists (select from gateway_recalls as r where r.conversation_id = c.id)
+"""
+_ROWS_AFTER: Final = """
+    select '[' || string_agg('[' || m.seq || ',"' || m.role || '",' || m.content || ']', ',' order by m.seq)
+           || ']' as rows
+    from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
+        cross join lateral (
+            select o.seq, o.role, o.content::text as content from messages as o
+            where own.tenant is not null and o.conversation_id = $2 and o.seq > $3 and o.superseded_at is null
+            order by o.seq limit $4) as m
+"""
+_HEAD_OF: Final = """
+    select c.strip_thinking_through, c.broken_through, c.policy::text as policy, c.model, c.rules::text as rules, h.*
+    from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
+        join conversations as c on own.tenant is not null and c.id = $2
+        left join lateral gateway_head($1, c.id, c.head_version) as h on c.head_version > 0
+"""
 _RECALLS: Final = "select gateway_recalls_of($1, $2, $3, $4) as recalls"
 _rows: Final = msgspec.json.Decoder(list[tuple[int, str, Any]]).decode
+_candidates: Final = msgspec.json.Decoder(list[tuple[UUID, int, int, int, str, Any]]).decode
 
 
 class AnsweredRecall(NamedTuple):
@@ -126,6 +167,15 @@ class Beginning(NamedTuple):
     """Its ledger where there is a head: id, seq, text and source of each entry."""
 
 
+class Candidate(NamedTuple):
+    """A conversation that a request of its session may go on from."""
+
+    conversation_id: UUID
+    next_seq: int
+    edits: int
+    newest: StoredRow
+
+
 class Begun(NamedTuple):
     """What a new conversation is to be."""
 
@@ -196,6 +246,48 @@ async def head_below(pool: Pool, tenant_id: UUID, conversation_id: UUID, seq: in
     """Return the newest snapshot on the way to the head that has nothing of message `seq` and what follows it."""
     row = await pool.fetchrow(_HEAD_BELOW, tenant_id, conversation_id, seq)
     return _head(row) if row is not None else None
+
+
+async def candidates(
+    pool: Pool, tenant_id: UUID, circle: bytes, named: UUID | None, external_id: str | None
+) -> list[Candidate]:
+    """Return the conversations of a circle, the longest first: the newest, the oldest, and the one that is named.
+
+    Those within which recall was answered are left out: their clients have other rows than are stored.
+    """
+    row = await pool.fetchrow(_CANDIDATES, tenant_id, circle, named, external_id, NEWEST_CANDIDATES, OLDEST_CANDIDATES)
+    every = _candidates(row["candidates"] or "[]") if row is not None else []
+    return [Candidate(each[0], each[1], each[2], StoredRow(*each[3:])) for each in every]
+
+
+async def rows_after(pool: Pool, tenant_id: UUID, conversation_id: UUID, seq: int, *, most: int) -> list[StoredRow]:
+    """Return the messages in force after `seq`, `most` at most."""
+    row = await pool.fetchrow(_ROWS_AFTER, tenant_id, conversation_id, seq, most)
+    return [StoredRow(*each) for each in _rows(row["rows"] or "[]")] if row is not None else []
+
+
+async def beginning_through(
+    pool: Pool, tenant_id: UUID, conversation_id: UUID, seq: int, *, place: int, next_seq: int
+) -> Beginning | None:
+    """Return a conversation with its head, of which a request has `place` rows up to message `seq`."""
+    row = await pool.fetchrow(_HEAD_OF, tenant_id, conversation_id)
+    if row is None:
+        return None
+    return Beginning(
+        place,
+        conversation_id,
+        seq,
+        is_superseded=False,
+        next_seq=next_seq,
+        after=(),
+        removed=(),
+        strip_thinking_through=row["strip_thinking_through"],
+        broken_through=row["broken_through"],
+        head=_head(row) if row["version"] else None,
+        policy=row["policy"] or "{}",
+        model=row["model"],
+        rules=_ledger(row["rules"] or "[]") if row["version"] else (),
+    )
 
 
 async def absent(pool: Pool, tenant_id: UUID, conversation_id: UUID, next_seq: int) -> Sequence[int]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.histories import LISTS, UNREADABLE, NotJsonError, RowDigests, chain, read_history
+from gateway.conversations.histories import LISTS, NotJsonError, RowDigests, chain, read_history
+from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.seen import SeenHistories
 
 if TYPE_CHECKING:
