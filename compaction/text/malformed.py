@@ -123,7 +123,7 @@ def repair_media(block: dict[str, Any]) -> dict[str, Any]:
     A block of another type is returned as it is.
     """
     source = block.get("source")
-    if block.get("type") not in MEDIA or not isinstance(source, Mapping):
+    if str(block.get("type")) not in MEDIA or not isinstance(source, Mapping):
         return block
     match source.get("type"):
         case "base64":
