@@ -12,10 +12,11 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from api.http.unread_bodies import AnsweredEarly
-from gateway.doors import CHAT, MESSAGES, door_of, error_body, error_headers, no_door
+from gateway.doors import CHAT, MESSAGES, RELAYED, door_of, error_body, error_headers, no_door
 from gateway.exchange import IS_CUT_OFF, PassedRequest
 from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
+from gateway.relaying import RelayedRequest
 from gateway.services import GatewayServices
 from runtime import ids
 from runtime.settings import Ahead, read_once
@@ -34,8 +35,9 @@ ANSWERED: Final[Mapping[str, type[PassedRequest]]] = {
     "litellm": GuardrailRequest,
     "compress": CompressRequest,
     "retrieve": RetrieveRequest,
+    RELAYED: RelayedRequest,
 }
-"""Doors whose requests go on to no provider."""
+"""Doors whose requests go on to no provider, or go on unread."""
 
 
 class Gateway:

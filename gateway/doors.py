@@ -46,6 +46,8 @@ class Door(NamedTuple):
     """In metrics and logs."""
     is_conversation: bool = True
     """Whether a history goes through it that is answered."""
+    is_list: bool = False
+    """Whether it lists or makes known what all who share a provider's key have stored there."""
 
 
 class DoorError(Exception):
@@ -64,10 +66,53 @@ COUNT_TOKENS: Final = Door("messages", "/messages/count_tokens", "count_tokens",
 CHAT: Final = Door("chat", "/chat/completions", "chat")
 RESPONSES: Final = Door("responses", "/responses", "responses")
 _POSTED: Final[Mapping[str, Door]] = {f"/v1{door.end}": door for door in (MESSAGES, COUNT_TOKENS, CHAT, RESPONSES)}
-CALLED: Final = (*(door.name for door in _POSTED.values()), "models")
+RELAYED: Final = "relayed"
+"""Name of the doors whose requests are relayed unread."""
+CALLED: Final = (*(door.name for door in _POSTED.values()), "models", RELAYED)
 """Names of the doors behind which a provider is called."""
 _MODELS: Final = re.compile(r"/v1/models(?:/(?!\.+(?:/|\Z))[\w.:@-]+)*\Z")
 """The list and single models, whose names have slashes: no way to anything else that a provider's key opens."""
+_ID: Final = r"(?!\.+(?:/|\Z))[\w.:@-]+"
+_OTHERS: Final[Sequence[tuple[Shape | None, str, str]]] = (
+    ("responses", "POST", r"/responses/(?:compact|input_tokens)"),
+    ("responses", "GET DELETE", rf"/responses/{_ID}"),
+    ("responses", "POST", rf"/responses/{_ID}/cancel"),
+    ("responses", "GET", rf"/responses/{_ID}/input_items"),
+    ("responses", "POST", r"/conversations"),
+    ("responses", "GET POST DELETE", rf"/conversations/{_ID}"),
+    ("responses", "GET POST", rf"/conversations/{_ID}/items"),
+    ("responses", "GET DELETE", rf"/conversations/{_ID}/items/{_ID}"),
+    ("chat", "GET POST DELETE", rf"/chat/completions/{_ID}"),
+    ("chat", "GET", rf"/chat/completions/{_ID}/messages"),
+    ("chat", "POST", r"/(?:completions|embeddings|moderations|rerank)"),
+    ("chat", "POST", r"/images/(?:generations|edits|variations)"),
+    ("chat", "POST", r"/audio/(?:speech|transcriptions|translations)"),
+    ("chat", "POST", r"/realtime/(?:client_secrets|sessions|transcription_sessions)"),
+    ("chat", "POST", rf"/uploads(?:/{_ID}/(?:parts|complete|cancel))?"),
+    ("chat", "POST", r"/(?:batches|vector_stores)"),
+    ("chat", "GET", rf"/batches/{_ID}"),
+    ("chat", "POST", rf"/batches/{_ID}/cancel"),
+    ("chat", "GET POST DELETE", rf"/vector_stores/{_ID}(?:/{_ID}){{0,3}}"),
+    ("messages", "POST", r"/(?:complete|messages/batches)"),
+    ("messages", "GET DELETE", rf"/messages/batches/{_ID}"),
+    ("messages", "GET", rf"/messages/batches/{_ID}/results"),
+    ("messages", "POST", rf"/messages/batches/{_ID}/cancel"),
+    (None, "POST", r"/files"),
+    (None, "GET DELETE", rf"/files/{_ID}"),
+    (None, "GET", rf"/files/{_ID}/content"),
+)
+"""Other paths of the providers that clients ask for: the shape whose provider it is, None for that of the headers."""
+_LISTS: Final[Sequence[tuple[Shape | None, str, str]]] = (
+    ("messages", "GET", r"/messages/batches"),
+    ("chat", "GET", r"/(?:batches|chat/completions|vector_stores)"),
+    (None, "GET", r"/files"),
+)
+_RELAYED: Final = [
+    (shape, method, re.compile(rf"/v1{path}\Z"), is_list)
+    for is_list, every in ((False, _OTHERS), (True, _LISTS))
+    for shape, methods, path in every
+    for method in methods.split()
+]
 GUARDRAIL: Final = Door("chat", "/beta/litellm_basic_guardrail_api", "litellm", is_conversation=False)
 COMPRESS: Final = Door("chat", "/v1/compress", "compress", is_conversation=False)
 _ANSWERED: Final[Mapping[str, Door]] = {door.end: door for door in (GUARDRAIL, COMPRESS)}
@@ -77,14 +122,27 @@ RETRIEVE: Final = "/v1/retrieve/"
 
 def door_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | None:
     """Return the door of a request, None for none; models are those of the provider whose headers the client sends."""
-    if method == "POST":
-        return _POSTED.get(path) or _ANSWERED.get(path)
+    if method == "POST" and (door := _POSTED.get(path) or _ANSWERED.get(path)) is not None:
+        return door
     if method == "GET" and path.startswith(RETRIEVE):
         return Door("chat", path, "retrieve", is_conversation=False)
     if method in {"GET", "HEAD"} and _MODELS.match(path):
-        of_anthropic = b"anthropic-version" in headers or b"x-api-key" in headers
-        return Door("messages" if of_anthropic else "chat", path.removeprefix("/v1"), "models", is_conversation=False)
+        return Door(_shape_of(headers), path.removeprefix("/v1"), "models", is_conversation=False)
+    return _relayed(method, path, headers)
+
+
+def _relayed(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | None:
+    """Return the door of another path of a provider's, None for one that is not known."""
+    for shape, known, pattern, is_list in _RELAYED:
+        if known == method and pattern.match(path):
+            end = path.removeprefix("/v1")
+            return Door(shape or _shape_of(headers), end, RELAYED, is_conversation=False, is_list=is_list)
     return None
+
+
+def _shape_of(headers: Mapping[bytes, bytes]) -> Shape:
+    """Return the shape of the provider whose headers a client sends."""
+    return "messages" if b"anthropic-version" in headers or b"x-api-key" in headers else "chat"
 
 
 def no_door(method: str, path: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
@@ -31,6 +32,7 @@ _INSTRUCTS: Final = ("system", "developer")
 """Compared one by one, as what follows: any JSON value may stand in their place, and a set would ask for its hash."""
 _END_BYTES: Final = 24
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
+_COMPACTS: Final = re.compile(rb'"type"\s*:\s*"compaction_trigger"')
 _NUL: Final = b"\\u0000"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -110,8 +112,11 @@ def refuse_unreadable(body: bytes) -> None:
 
 
 def is_passed_on(shape: Shape, fields: Mapping[str, msgspec.Raw], text: bytes) -> bool:
-    """Tell whether a request goes on from what its provider stores, as its fields or rows say; `text` has the rows."""
-    if shape == "responses" and b'"item_reference"' in text:
+    """Return whether a request passes as it came; `text` has its rows.
+
+    Either it goes on from what its provider stores, or it asks the provider to compact what the client sends.
+    """
+    if shape == "responses" and (b'"item_reference"' in text or _COMPACTS.search(text)):
         return True
     return any(_is_set(fields.get(name)) for name in _STORED_ELSEWHERE)
 

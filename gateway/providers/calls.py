@@ -50,7 +50,13 @@ class ProviderCalls:
         self._authorities: ssl.SSLContext | None = None
 
     async def send(
-        self, method: str, provider: Provider, door: Door, query: bytes, headers: Headers, body: bytes
+        self,
+        method: str,
+        provider: Provider,
+        door: Door,
+        query: bytes,
+        headers: Headers,
+        body: bytes | AsyncIterator[bytes],
     ) -> CalledProvider:
         """Return the answer of a provider, its body still to come. Raises DoorError if there is none."""
         url = _url(provider.url + door.end, query)
@@ -61,7 +67,7 @@ class ProviderCalls:
                     method,
                     url,
                     headers=CIMultiDict((name.decode(), _text(value)) for name, value in headers),
-                    data=(body if len(body) <= PIECE_BYTES else _pieces(body)) if body else None,
+                    data=_data(body),
                     allow_redirects=False,
                     proxy=self._proxy(url),
                     ssl=await self._context() if url.scheme == "https" else True,
@@ -135,6 +141,12 @@ def _text(value: bytes) -> str:
 def _url(base: str, query: bytes) -> URL:
     """Return a URL whose query stays as it came."""
     return URL(base + (f"?{query.decode('latin-1')}" if query else ""), encoded=True)
+
+
+def _data(body: bytes | AsyncIterator[bytes]) -> bytes | AsyncIterator[bytes] | None:
+    if not isinstance(body, bytes):
+        return body
+    return (body if len(body) <= PIECE_BYTES else _pieces(body)) if body else None
 
 
 async def _pieces(body: bytes) -> AsyncIterator[bytes]:

@@ -50,6 +50,10 @@ class Providers:
         """Return where a tenant's requests of a shape go; of nobody known, those of all."""
         return (self._of_tenants.get(tenant_id, self._all) if tenant_id else self._all)[shape]
 
+    def has_own(self, tenant_id: UUID | None) -> bool:
+        """Return whether a tenant has providers of its own, whose keys no other tenant shares."""
+        return tenant_id in self._of_tenants
+
 
 def _providers(upstreams: Mapping[Shape, Upstream] | Upstreams) -> dict[Shape, Provider]:
     return {

@@ -122,9 +122,9 @@ def test_other_doors(room: Room) -> None:
     assert room.client.get("/healthz").json() == {"status": "ok"}
     assert room.client.get("/readyz").json()["parts"]["database"] == "ok"
     assert 'palimpsest_gateway_requests_total{door="models",outcome="unchanged"}' in room.client.get("/metrics").text
-    missing = room.client.post("/v1/embeddings", json={})
+    missing = room.client.post("/v1/fine_tuning/jobs", json={})
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
-    assert missing.json()["error"]["message"] == "There is no POST /v1/embeddings here."
+    assert missing.json()["error"]["message"] == "There is no POST /v1/fine_tuning/jobs here."
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/openai/v1/chat/completions"])
