@@ -109,7 +109,24 @@ def test_a_model_that_refuses_gets_less_in_its_shape(client: Client, conversatio
     assert seen[1].shape == shape
 
 
-@pytest.mark.parametrize("said", [*SAID, *LIMITS, *UNSAID])
+def test_model_that_refuses_something_else_raises_its_own_error(client: Client, conversation: str) -> None:
+    client.append(conversation, TALK["chat"], shape="chat")
+    words = "you requested 4222 tokens (22 in the messages, 4200 in the completion)"
+    text = f"This model's maximum context length is 4096 tokens. However, {words}."
+    asked: list[Any] = []
+
+    def call(context: Any) -> str:
+        asked.append(context)
+        raise RuntimeError(text)
+
+    with pytest.raises(RuntimeError, match="4200 in the completion"):
+        client.call_model(conversation, call)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "said", [*SAID, *LIMITS, *UNSAID, "413 Request Entity Too Large", "Too many images in request."]
+)
 def test_what_models_say_of_a_prompt_that_is_too_long_is_known(said: str) -> None:
     assert is_too_long(RuntimeError(said))
 

@@ -23,6 +23,7 @@ from palimpsest_client.calls import (
 from palimpsest_client.errors import (
     ApiError,
     OutboxFullError,
+    OverflowExhaustedError,
     PalimpsestError,
     PermissionDeniedError,
     UnexpectedSeqError,
@@ -232,10 +233,15 @@ class Flows:
             except Exception as error:
                 if not left or context.is_fallback or not is_overflow(error):
                     raise
-                text = str(error)
-            context = yield from self.overflow(
-                conversation_id, snapshot_version=context.version, error=text, shape=shape
-            )
+                refused = error
+            try:
+                context = yield from self.overflow(
+                    conversation_id, snapshot_version=context.version, error=str(refused), shape=shape
+                )
+            except OverflowExhaustedError as none:
+                if none.code != "not_the_history":
+                    raise
+                raise refused from none
         raise AssertionError  # pragma: no cover - the last round returns or raises
 
     def forget(self, conversation_id: str) -> None:

@@ -33,8 +33,27 @@ TOO_LONG: Final = (
     "when context the overflows",
     "tokens exceed the configured limit",
     "exceeded model token limit",
+    "request_too_large",
+    "request too large",
+    "entity too large",
+    "payload too large",
+    "body too large",
+    "body is too large",
+    "payload size exceeds the limit",
+    "total message size",
+    "contextwindowexceedederror",
+    "model_max_prompt_tokens_exceeded",
+    "current length is",
+    "too much media",
+    "too many images",
+    "maximum number of images",
+    "images, exceeding the maximum",
+    "may be provided in one",
+    "image exceeds",
+    "image dimensions exceed",
 )
-"""What Anthropic, OpenAI, Gemini, llama.cpp and servers that speak as these do say of a prompt that is too long.
+"""What Anthropic, OpenAI, Gemini, llama.cpp, servers that speak as these do, and proxies say of a request that is too
+large. The service reads it again: what is not about the history is the model's own error.
 
 The TypeScript client's `refusals.ts` has the same list.
 """

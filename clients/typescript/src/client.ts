@@ -151,7 +151,11 @@ export class Client {
       } catch (error) {
         if (!left || context.isFallback || !(options.isOverflow ?? isTooLong)(error)) throw error;
         const refused = { snapshot_version: context.version, error: String(error) };
-        context = await this.overflow(conversationId, options.shape ? { ...refused, shape: options.shape } : refused);
+        try {
+          context = await this.overflow(conversationId, options.shape ? { ...refused, shape: options.shape } : refused);
+        } catch (none) {
+          throw none instanceof ApiError && none.code === "not_the_history" ? error : none;
+        }
       }
     }
   }
