@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from compaction.credentials.marks import without_marks
 from compaction.text.invisible import INVISIBLE, SPACE, SPACES, spread
 
 if TYPE_CHECKING:
@@ -70,7 +71,11 @@ def disarmed(text: str) -> str:
 
 
 def values(text: str) -> list[str]:
-    """Return the exact values in `text`, lower case: identifiers, paths, URLs, dates, amounts, numbers."""
+    """Return the exact values in `text`, lower case: identifiers, paths, URLs, dates, amounts, numbers.
+
+    What stands for a credential is none.
+    """
+    text = without_marks(text)
     listed = _LISTED.findall(text)
     if len(listed) > 1 or (listed and text.startswith(listed[0])):
         text = _LISTED.sub(" ", text)
