@@ -141,6 +141,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     unsupported_claims: Literal["mark", "drop", "refuse"] = "mark"
     """What becomes of a summary's lines that no message bears out: they stay and are marked in its `claims`, they are
     left out, or the summary is refused and an extract takes its place."""
+    secrets: Literal["mask", "keep"] = "mask"
+    """What becomes of credentials in what a summarizer reads and in what compaction writes: `mask` puts
+    `[secret: aws key, m12]` in the place of one of message 12. Messages that stay as they came are not touched."""
     gateway_recall: bool = False
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 

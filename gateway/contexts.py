@@ -79,7 +79,7 @@ def shorten(history: ResentHistory, place: Recognized, limits: MediaLimits = NO_
     shown = history.with_rows(rows)
     served = b"[" + b",".join([*history.lead, *rows]) + b"]" if place.rules else b"[]"
     version = 0 if head is None else head.version
-    return CompactedRequest(shown, saved, version, check(served, place.rules).sha256)
+    return CompactedRequest(shown, saved, version, check(served, place.rules, place.shown_rules).sha256)
 
 
 def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:

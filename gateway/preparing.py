@@ -11,6 +11,7 @@ import structlog
 
 from api.http.bodies import aside
 from compaction.media.limits import MediaLimits, limits_of
+from compaction.pins.pinned import masked_pins
 from compaction.pins.serving import reading_bytes
 from compaction.shapes.inner import ShapeError
 from gateway.body_limits import OverLimitsError, read_body_aside
@@ -230,8 +231,8 @@ async def _in_place(
         services, caller, history, keys, (named, external_id), in_session=in_session, scope=scope, seconds=seconds
     )
     policy = caller.principal.policy_of(place.policy, _model(history)).policy
-    recalls = policy.gateway_recall
-    with_tool = declared(history) if recalls else None
+    place = place._replace(shown_rules=masked_pins(place.rules, policy))
+    with_tool = declared(history) if policy.gateway_recall else None
     history = with_tool or history
     learned = Learned(
         history.shape,

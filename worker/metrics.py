@@ -18,7 +18,7 @@ from store.operations.statistics import tokens_saved
 from worker.summarizers.list_prices import listed_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from runtime.settings import Settings
     from store.conversations.usages import Reckoned
@@ -98,6 +98,11 @@ class WorkerMetrics:
         )
         self._counter(
             "chat_saved_uncached_usd", "USD that compaction would have saved of these calls were nothing ever cached."
+        )
+        self._counter(
+            "secrets_masked",
+            "Different credentials that were masked in what summarizers read, in what they wrote, and in what was cut.",
+            "kind",
         )
         self._counter("guard_findings", "What the quality guard found wrong with summaries.", "reason")
         self._counter("webhook_attempts", "Attempts at webhook deliveries.", "outcome")
@@ -193,6 +198,11 @@ class WorkerMetrics:
         """Count what the quality guard found."""
         for reason in reasons:
             self._add("guard_findings", reason)
+
+    def masked(self, counts: Mapping[str, int]) -> None:
+        """Count credentials that were masked, by their kinds."""
+        for kind, count in counts.items():
+            self._add("secrets_masked", kind, amount=count)
 
     def delivered(self, outcome: Delivery) -> None:
         """Count an attempt at a webhook's delivery."""

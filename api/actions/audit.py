@@ -26,6 +26,7 @@ from api.schema.snapshots import ChangeOut, ClaimOut, ClaimsOut, DiffOut
 from api.schema.types import Lineage, MessageOut, RulesOut, message_out
 from compaction.comparison.versions import difference, only_in
 from compaction.coverage import Coverage, changes, find_span
+from compaction.pins.pinned import masked_pins
 from compaction.pins.serving import check, fit_with_rules, reading_bytes
 from compaction.shapes import serving
 from compaction.shorten.fitting import fit_history
@@ -195,9 +196,10 @@ def _render(
         handles=working.handles,
     )
     room = policy.context_limit_tokens - weight.fixed
-    fitted = fit_with_rules(fit, room, working.view, rules, factor=weight.ratio, max_tokens=policy.pinned_max_tokens)
+    shown = masked_pins(rules, policy)
+    fitted = fit_with_rules(fit, room, working.view, shown, factor=weight.ratio, max_tokens=policy.pinned_max_tokens)
     messages = serving.as_messages(fitted.view, in_pieces=sent.in_pieces)
-    stand = check(msgspec.json.encode(messages), rules)
+    stand = check(msgspec.json.encode(messages), rules, shown)
     context = ComparedContext(
         version=side.snapshot.version,
         covers_through=side.snapshot.covers_through,

@@ -12,7 +12,7 @@ from sqlalchemy.exc import NoResultFound
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
 from api.schema.types import RestorePlanOut
 from compaction.payload.assembly import drop_warnings
-from compaction.pins.pinned import rules_in
+from compaction.pins.pinned import masked_pins, rules_in
 from compaction.pins.serving import fit_with_rules
 from compaction.shorten.fitting import count_exchanges, fit_history
 from compaction.steps.snapshot import build
@@ -162,7 +162,7 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
         handles=working.handles,
     )
     room = policy.context_limit_tokens - fixed
-    rules = sorted(material.pinned, key=lambda rule: (rule.seq, rule.id))
+    rules = sorted(masked_pins(material.pinned, policy), key=lambda rule: (rule.seq, rule.id))
     fitted = fit_with_rules(fit, room, view, rules, factor=ratio, max_tokens=policy.pinned_max_tokens)
     exchanges = count_exchanges(view)
     return RestorePlanOut(

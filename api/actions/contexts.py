@@ -19,7 +19,7 @@ from compaction.media.shedding import shed_media
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
 from compaction.pins.agreement import proposal_warning, proposals
-from compaction.pins.pinned import IN_LEDGER, Pin
+from compaction.pins.pinned import IN_LEDGER, Pin, masked_pins
 from compaction.pins.serving import StandingRules, check, fit_with_rules, reading_bytes, warnings_of, with_speakers
 from compaction.shapes import serving
 from compaction.shorten.fitting import count_exchanges, fit_history
@@ -230,7 +230,7 @@ def serve(
             warnings += serving.warnings_of(encoded)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
     encoded_messages = messages.encode()
-    stand = standing_rules(encoded_messages, stored)
+    stand = standing_rules(encoded_messages, stored, policy)
     warnings += [*fixed_warnings(fixed, policy), *ignored, *dropped_before(stored), *stand.warnings]
     room = policy.context_limit_tokens
     if tokens_served > room:
@@ -279,11 +279,12 @@ class Stand(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-def standing_rules(messages: bytes, stored: ContextRead) -> Stand:
+def standing_rules(messages: bytes, stored: ContextRead, policy: Policy) -> Stand:
     """Look for the rules in force in the messages as served; say which do not stand there, or may be withdrawn."""
     if not stored.shapes.rules:
         return _NO_RULES
-    stand = check(messages, rules_of(stored))
+    rules = rules_of(stored)
+    stand = check(messages, rules, masked_pins(rules, policy))
     asked = [Pin(*each[:3]) for each in stored.shapes.rules if each[3] == "withdrawal"]
     named = RulesOut([rule.id for rule in stand.standing], stand.sha256)
     proposed = proposals([*stand.standing, *stand.absent], asked) if asked else {}
@@ -318,7 +319,7 @@ def dropped_before(stored: ContextRead) -> list[str]:
 
 def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
     working = working_view(stored, policy)
-    about = history_of(stored, working)
+    about = history_of(stored, working, policy)
     fixed = math.ceil(stored.fixed_tokens * stored.factor)
     shed = shed_media(working.view, limits_of(policy))
     fit = partial(
@@ -345,7 +346,7 @@ def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
     return FittedContext(fitted, about.exchanges, fixed, warnings)
 
 
-def history_of(stored: ContextRead, working: Working) -> History:
+def history_of(stored: ContextRead, working: Working, policy: Policy) -> History:
     """Return what is known of the history besides its view. What repair left out of a view that is whole was none."""
     return History(
         stored.exchanges if stored.gap else count_exchanges(working.view),
@@ -354,7 +355,7 @@ def history_of(stored: ContextRead, working: Working) -> History:
         lacks_rounds=stored.gap and _skips_rounds(working.view),
         unread=_unread(stored, working) if stored.gap else (),
         handles=working.handles,
-        rules=with_speakers(rules_of(stored), working.view, _names(stored)),
+        rules=masked_pins(with_speakers(rules_of(stored), working.view, _names(stored)), policy),
         is_part=stored.gap,
     )
 

@@ -29,6 +29,7 @@ from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
 from compaction.cost.breakpoints import SentMessages, in_payload
 from compaction.messages import blocks, count_marks, is_blank, is_request
 from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens, place_of_context
+from compaction.payload.context_blocks import masked_outlines
 from compaction.shapes import codecs, serving
 from compaction.shapes.inner import SentMessage, Shape, ShapeError, opaque
 from compaction.text.outline import ContextBlock
@@ -96,7 +97,7 @@ async def assemble_payload(
     payload = await aside(size, _payload, layers, assembly, shape, stored, asked.sent)
     if wanted.cache_breakpoints is not None:
         payload = _with_breakpoints(payload, layers, assembly, stored, policy, wanted.cache_breakpoints)
-    return await aside(size, _answer, payload, assembly, stored, (*warnings, *ignored))
+    return await aside(size, _answer, payload, assembly, stored, policy, (*warnings, *ignored))
 
 
 async def _layers(
@@ -170,9 +171,10 @@ def _assemble(
 ) -> tuple[Assembly, tuple[str, ...]]:
     """Return the payload with what was read as its history, and what there is to say of that."""
     working = working_view(stored, policy)
-    layers = layers._replace(history=working.view)
+    layers = layers._replace(history=working.view, prior=masked_outlines(layers.prior, policy))
+    layers = layers._replace(turn=masked_outlines(layers.turn, policy))
     try:
-        about = history_of(stored, working)._replace(unstored=unstored)
+        about = history_of(stored, working, policy)._replace(unstored=unstored)
         return assemble(layers, policy, about, reserved=reserved), (*working.warnings, *dropped_before(stored))
     except UserMessageError:
         detail = "Nothing of the user's message can follow the history: tool results answer calls that are still open."
@@ -228,10 +230,12 @@ def _with_breakpoints(
     return payload._replace(breakpoints=breakpoints_out(places, payload.shape, policy))
 
 
-def _answer(payload: _Payload, assembly: Assembly, stored: ContextRead, warnings: Sequence[str]) -> PayloadAnswer:
+def _answer(
+    payload: _Payload, assembly: Assembly, stored: ContextRead, policy: Policy, warnings: Sequence[str]
+) -> PayloadAnswer:
     fitted = assembly.fitted
     messages = _encode(payload.messages)
-    stand = standing_rules(messages, stored)
+    stand = standing_rules(messages, stored, policy)
     body = _encode(
         PayloadOut(
             system=payload.system,

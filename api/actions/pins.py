@@ -10,7 +10,8 @@ from sqlalchemy.util import await_only
 
 from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid, not_found, or_not_found
-from api.schema.pins import ProposalOut, RuleOut
+from api.schema.pins import PinOut, ProposalOut, RuleOut, pin_out
+from compaction.credentials.masking import mask_text
 from compaction.pins.agreement import disagreements, disagreements_of, proposals
 from compaction.pins.pinned import IN_LEDGER, Pin, message_text
 from compaction.pins.serving import reading_bytes
@@ -34,8 +35,8 @@ MAXIMUM: Final = 100
 """Pins that a conversation may have."""
 
 
-def pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, wanted: PinIn) -> AnyRow:
-    """Pin a text and return its row, the one that is there if it was pinned before; raise the problem that it has."""
+def pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, wanted: PinIn) -> PinOut:
+    """Pin a text and return it, the one that is there if it was pinned before; raise the problem that it has."""
     # Locked before the insert, which takes a weaker lock: two that pin at once would wait for each other to raise it.
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id, lock=True))
     policy = caller.principal.policy_for(row.policy, row.model)
@@ -49,7 +50,7 @@ def pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: 
         raise ProblemError(
             409, "pins_full", f"The pins have more than {policy.pinned_max_tokens:,} tokens (pinned_max_tokens)."
         )
-    return pinned
+    return pin_out(pinned, shown_text(pinned, policy))
 
 
 def _text(connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: PinIn, policy: Policy) -> str:
@@ -87,7 +88,8 @@ def remove_pin(connection: Connection, tenant_id: UUID, conversation_id: UUID, c
 class Ledger:
     """Every entry of a conversation's ledger, and how those in force stand to each other."""
 
-    def __init__(self, rows: Sequence[AnyRow]) -> None:
+    def __init__(self, rows: Sequence[AnyRow], policy: Policy) -> None:
+        self._policy = policy
         self.rules: Mapping[UUID, AnyRow] = {row.id: row for row in rows if row.source in IN_LEDGER}
         in_force = [row for row in rows if row.withdrawn_at is None]
         self._in_force = [
@@ -120,7 +122,7 @@ class Ledger:
         by = self._meant.get(name)
         return RuleOut(
             id=ids.external("rule", rule_id),
-            text=row.text,
+            text=shown_text(row, self._policy),
             seq=row.seq,
             source=row.source,
             speaker=speaker_in(row),
@@ -129,19 +131,40 @@ class Ledger:
             request_id=ids.external("req", row.request_id) if row.request_id else None,
             duplicates=[other for other, kind in related if kind == "duplicate"],
             conflicts=[other for other, kind in related if kind == "conflict"],
-            proposal=ProposalOut(by.seq, by.text) if by else None,
+            proposal=ProposalOut(by.seq, shown_text(by, self._policy)) if by else None,
         )
 
 
-async def list_rules(rows: Sequence[AnyRow]) -> list[RuleOut]:
+def shown_text(entry: AnyRow | Pin, policy: Policy) -> str:
+    """Return the text of a pin or a rule as a frame shows it: credentials are masked, unless the policy keeps them."""
+    return str(entry.text) if policy.secrets == "keep" else mask_text(entry.text, entry.seq)
+
+
+def pins_of(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller
+) -> tuple[Sequence[AnyRow], Policy]:
+    """Return a conversation's pins and its policy; raise the problem that there is no such conversation."""
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    return pins.page(connection, tenant_id, conversation_id), caller.principal.policy_for(row.policy, row.model)
+
+
+def ledger_of(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller
+) -> tuple[Sequence[AnyRow], Policy]:
+    """Return a conversation's ledger and its policy; raise the problem that there is no such conversation."""
+    row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
+    return pins.ledger(connection, tenant_id, conversation_id), caller.principal.policy_for(row.policy, row.model)
+
+
+async def list_rules(rows: Sequence[AnyRow], policy: Policy) -> list[RuleOut]:
     """Return all rules of a ledger there ever were."""
-    return await aside(_size(rows), lambda: Ledger(rows).every())
+    return await aside(_size(rows), lambda: Ledger(rows, policy).every())
 
 
 async def change_rule(caller: Caller, conversation_id: UUID, rule_id: UUID, wanted: RuleChange) -> RuleOut:
     """Withdraw a rule, or put it in force again, and settle what users said of it; raise the problem that it has."""
-    rows = await caller.run(_change, conversation_id, caller, rule_id, wanted)
-    return await aside(_size(rows), lambda: Ledger(rows).out(rule_id))
+    rows, policy = await caller.run(_change, conversation_id, caller, rule_id, wanted)
+    return await aside(_size(rows), lambda: Ledger(rows, policy).out(rule_id))
 
 
 def _size(rows: Sequence[AnyRow]) -> int:
@@ -150,11 +173,12 @@ def _size(rows: Sequence[AnyRow]) -> int:
 
 def _change(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, caller: Caller, rule_id: UUID, wanted: RuleChange
-) -> Sequence[AnyRow]:
-    """Change a rule and return the ledger as it is then."""
+) -> tuple[Sequence[AnyRow], Policy]:
+    """Change a rule and return the ledger as it is then, and the policy."""
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id, lock=True))
+    policy = caller.principal.policy_for(row.policy, row.model)
     rows = pins.ledger(connection, tenant_id, conversation_id)
-    ledger = await_only(aside(_size(rows), Ledger, rows))
+    ledger = await_only(aside(_size(rows), Ledger, rows, policy))
     if rule_id not in ledger.rules:
         raise not_found()
     rule = ledger.rules[rule_id]
@@ -164,10 +188,9 @@ def _change(
     pins.settle(connection, tenant_id, conversation_id, settled if wanted.in_force else [*settled, rule_id])
     if wanted.in_force and rule.withdrawn_at is not None:
         pins.reinstate(connection, tenant_id, conversation_id, rule_id)
-    policy = caller.principal.policy_for(row.policy, row.model)
     left_out = repinning.repin(connection, tenant_id, conversation_id, policy=policy, request_id=caller.request_id)
     if wanted.in_force and str(rule_id) in left_out:
         raise ProblemError(
             409, "pins_full", f"The rules have more than {policy.pinned_max_tokens:,} tokens (pinned_max_tokens)."
         )
-    return pins.ledger(connection, tenant_id, conversation_id)
+    return pins.ledger(connection, tenant_id, conversation_id), policy

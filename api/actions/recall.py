@@ -11,6 +11,7 @@ from msgspec import UNSET
 from sqlalchemy.exc import SQLAlchemyError
 
 from api.actions.recalls.records import Returned, note
+from api.auth.guards import may
 from api.http.problems import ProblemError, invalid
 from api.schema.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
@@ -27,7 +28,7 @@ from store.recall.material import material
 from store.recall.requests import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from api.actions.caller import Caller
     from api.schema.recall import RecallIn, UserRecallIn
     from api.services import Services
-    from compaction.recall.passages import Excerpt, Packed, Passage, StoredText
+    from compaction.recall.passages import Excerpt, Packed, Passage, QuotedMessage, StoredText
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.material import SearchMaterial
@@ -66,14 +67,19 @@ async def recall(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin
     return None if recalled is None else _answer(recalled, wanted)
 
 
-async def look_up(caller: Caller, conversation_id: UUID, wanted: RecallIn, origin: Origin = "api") -> Recalled | None:
-    """Return what `recall` answers, as it was found, and write down that it was."""
+async def look_up(
+    caller: Caller, conversation_id: UUID, wanted: RecallIn, origin: Origin = "api", *, for_model: bool = False
+) -> Recalled | None:
+    """Return what `recall` answers, as it was found, and write down that it was.
+
+    `for_model` masks credentials whatever the caller's key may read.
+    """
     asked = _checked(wanted, origin)
-    services, tenant_id = caller.services, caller.tenant_id
+    services = caller.services
     by = {"query": _by_query, "ref": by_ref, "pattern": _by_pattern}[asked.kind]
     try:
-        async with services.search_slots.acquire(tenant_id):
-            recalled = await by(services, tenant_id, conversation_id, wanted)
+        async with services.search_slots.acquire(caller.tenant_id):
+            recalled = await by(caller, conversation_id, wanted, for_model=for_model)
     except ProblemError:
         services.metrics.recalled(asked.kind, "refused")
         raise
@@ -81,6 +87,13 @@ async def look_up(caller: Caller, conversation_id: UUID, wanted: RecallIn, origi
         return None
     await note(caller, asked, [_returned(conversation_id, recalled)])
     return recalled
+
+
+def masks_secrets(caller: Caller, place: Searched, *, for_model: bool = False) -> bool:
+    """Tell whether what is recalled of a conversation has its credentials masked for this caller."""
+    if may(caller.principal, "secrets:read") and not for_model:
+        return False
+    return caller.principal.policy_for(place.policy, place.model).secrets == "mask"
 
 
 def kind_of(wanted: RecallIn | UserRecallIn) -> Kind:
@@ -129,11 +142,13 @@ def reference_of(text: str) -> references.Reference:
         raise invalid(str(error), "/ref") from None
 
 
-async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
+async def by_ref(
+    caller: Caller, conversation_id: UUID, wanted: RecallIn, *, for_model: bool = False
+) -> Recalled | None:
     """Return the place that is asked for, None where there is no such conversation."""
     reference = reference_of(wanted.ref or "")
 
-    def query(connection: Connection) -> tuple[Searched, Sequence[Any], int] | None:
+    def query(connection: Connection, tenant_id: UUID) -> tuple[Searched, Sequence[Any], int] | None:
         place = originals.place(connection, tenant_id, conversation_id)
         if place is None:
             return None
@@ -142,13 +157,14 @@ async def by_ref(services: Services, tenant_id: UUID, conversation_id: UUID, wan
             last = originals.last_of(connection, tenant_id, conversation_id, reference.first, reference.last)
         return place, rows, last
 
-    if (rows_at_place := await services.run(tenant_id, query)) is None:
+    if (rows_at_place := await caller.run(query)) is None:
         return None
     place, rows, last = rows_at_place
+    masked = masks_secrets(caller, place, for_model=for_model)
     if reference.is_context:
-        named = [*map(quoted_context, rows)]
+        named = [quoted_context(row, masked=masked) for row in rows]
     else:
-        every = await asyncio.to_thread(quoted, rows)
+        every = await asyncio.to_thread(quoted, rows, masked=masked)
         named = [original for seq, original in every.items() if reference.first <= seq <= reference.last]
     texts = [
         part.text
@@ -182,10 +198,15 @@ def _rows(
     return originals.chosen(connection, tenant_id, conversation_id, seqs)
 
 
-async def _by_pattern(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
+async def _by_pattern(
+    caller: Caller, conversation_id: UUID, wanted: RecallIn, *, for_model: bool = False
+) -> Recalled | None:
     search = pattern_search(wanted)
-    newest = await services.run(tenant_id, _newest, tenant_id, conversation_id, wanted)
-    return None if newest is None else await asyncio.to_thread(_match, *newest, search, wanted)
+    newest = await caller.run(_newest, conversation_id, wanted)
+    if newest is None:
+        return None
+    masked = masks_secrets(caller, newest[0], for_model=for_model)
+    return await asyncio.to_thread(_match, *newest, search, wanted, masked=masked)
 
 
 def pattern_search(wanted: RecallIn | UserRecallIn) -> PatternSearch:
@@ -197,8 +218,11 @@ def pattern_search(wanted: RecallIn | UserRecallIn) -> PatternSearch:
         raise invalid(str(error), "/pattern") from None
 
 
-def _match(place: Searched, rows: Sequence[StoredText], search: PatternSearch, wanted: RecallIn) -> Recalled:
-    every = quoted(rows)
+def _match(
+    place: Searched, rows: Sequence[StoredText], search: PatternSearch, wanted: RecallIn, *, masked: bool
+) -> Recalled:
+    # A pattern finds nothing in what its caller may not read.
+    every = quoted(rows, masked=masked)
     hits, searched = [], 0
     for seq, original in reversed(every.items()):
         if search.is_cut:
@@ -212,8 +236,11 @@ def _match(place: Searched, rows: Sequence[StoredText], search: PatternSearch, w
     return Recalled(place, packed._replace(more=packed.more or search.is_cut), searched)
 
 
-async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> Recalled | None:
-    read = await services.run(tenant_id, _material, tenant_id, conversation_id, wanted)
+async def _by_query(
+    caller: Caller, conversation_id: UUID, wanted: RecallIn, *, for_model: bool = False
+) -> Recalled | None:
+    services, tenant_id = caller.services, caller.tenant_id
+    read = await caller.run(_material, conversation_id, wanted)
     if read is None:
         return None
     ranking, languages, new = await asyncio.to_thread(_rank, read.search, wanted, read.in_time)
@@ -224,7 +251,8 @@ async def _by_query(services: Services, tenant_id: UUID, conversation_id: UUID, 
     _, last = _span(wanted)
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq) if seq <= last)
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
-    packed = await asyncio.to_thread(_pack, hits, texts, ranking, languages, wanted)
+    masked = masks_secrets(caller, read.search.place, for_model=for_model)
+    packed = await asyncio.to_thread(_pack, hits, quoted(texts, masked=masked), ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
     return Recalled(read.search.place, packed._replace(more=more), ranking.searched)
 
@@ -293,13 +321,17 @@ def _rank(search: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int,
 
 
 def _pack(
-    hits: Sequence[Hit], rows: Sequence[StoredText], ranking: Ranking, languages: dict[int, str], wanted: RecallIn
+    hits: Sequence[Hit],
+    every: Mapping[int, QuotedMessage],
+    ranking: Ranking,
+    languages: dict[int, str],
+    wanted: RecallIn,
 ) -> Packed:
     def focus(seq: int, text: str) -> Sequence[tuple[int, float]]:
         language = languages.get(seq, NEUTRAL)
         return places(text, language, ranking.weights.get(language, {}))
 
-    return pack(hits, quoted(rows), max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+    return pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
 def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:

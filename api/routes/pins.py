@@ -8,7 +8,7 @@ from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 
 from api.actions.caller import caller_of
-from api.actions.pins import pin, remove_pin
+from api.actions.pins import pin, pins_of, remove_pin, shown_text
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
@@ -17,7 +17,6 @@ from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.pins import PinIn, PinList, PinOut, pin_out
-from store.conversations import pins
 
 PinId = Annotated[str, PathParameter(description="A pin's id.")]
 
@@ -38,7 +37,7 @@ async def pin_message(request: Request[Principal, Any, Any], conversation_id: Co
     """Keep a message's text, or a span of it, in the context word for word; it takes effect at once."""
     wanted = await read_body(request, PinIn)
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    return Response(pin_out(await caller.run(pin, conversation, caller, wanted)), status_code=201)
+    return Response(await caller.run(pin, conversation, caller, wanted), status_code=201)
 
 
 @get(
@@ -50,7 +49,9 @@ async def pin_message(request: Request[Principal, Any, Any], conversation_id: Co
 async def list_pins(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> PinList:
     """List a conversation's pins in the order they were made."""
     conversation = id_or_not_found("conv", conversation_id)
-    return PinList([pin_out(row) for row in await caller_of(request).run_in(conversation, pins.page)])
+    caller = caller_of(request)
+    rows, policy = await caller.run(pins_of, conversation, caller)
+    return PinList([pin_out(row, shown_text(row, policy)) for row in rows])
 
 
 @delete(

@@ -8,7 +8,7 @@ from litestar import Request, get, patch
 from litestar.params import PathParameter
 
 from api.actions.caller import caller_of
-from api.actions.pins import change_rule, list_rules
+from api.actions.pins import change_rule, ledger_of, list_rules
 from api.auth.guards import requires
 from api.auth.principals import Principal
 from api.http.bodies import read_body
@@ -17,7 +17,6 @@ from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
 from api.schema.pins import RuleChange, RuleList, RuleOut
-from store.conversations import pins
 
 RuleId = Annotated[str, PathParameter(description="A rule's id.")]
 
@@ -31,7 +30,8 @@ RuleId = Annotated[str, PathParameter(description="A rule's id.")]
 async def read_rules(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> RuleList:
     """List every rule there ever was, pinned or detected, in force or withdrawn, in the order of their messages."""
     conversation = id_or_not_found("conv", conversation_id)
-    return RuleList(await list_rules(await caller_of(request).run_in(conversation, pins.ledger)))
+    caller = caller_of(request)
+    return RuleList(await list_rules(*await caller.run(ledger_of, conversation, caller)))
 
 
 @patch(

@@ -13,7 +13,7 @@ from runtime import ids
 if TYPE_CHECKING:
     from store.tenants.api_keys import ApiKey
 
-Scope = Literal["turns:write", "context:read", "audit:read", "admin", "recall:user"]
+Scope = Literal["turns:write", "context:read", "audit:read", "secrets:read", "admin", "recall:user"]
 Moment = Annotated[datetime, Meta(tz=True)]
 OVERLAP_SECONDS = 86_400
 """How long a rotated key goes on working, unless it is said otherwise: a day."""

@@ -79,6 +79,6 @@ class RuleChange(Strict):
     in_force: bool
 
 
-def pin_out(row: AnyRow) -> PinOut:
-    """Return a pin as clients see it."""
-    return PinOut(ids.external("pin", row.id), row.seq, row.text, row.created_at)
+def pin_out(row: AnyRow, text: str) -> PinOut:
+    """Return a pin as clients see it, with its text as it is shown."""
+    return PinOut(ids.external("pin", row.id), row.seq, text, row.created_at)

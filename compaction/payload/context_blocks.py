@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.credentials.masking import mask_text
 from compaction.payload.assembly import blocks_tokens
 from compaction.recall.handles import of_context_block
 from compaction.text.outline import ContextBlock, outline, read_share
 from compaction.tokens import CHARS_PER_TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from compaction.policy import Policy
 
@@ -55,6 +56,23 @@ def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
             )
         )
     return prepared
+
+
+def masked_outlines(blocks: Iterable[ContextBlock], policy: Policy) -> tuple[ContextBlock, ...]:
+    """Return stored blocks with the credentials masked in what compaction wrote of them, unless the policy keeps these.
+
+    What a block says as a whole is as it came.
+    """
+    if policy.secrets == "keep":
+        return tuple(blocks)
+    return tuple(map(_masked, blocks))
+
+
+def _masked(block: ContextBlock) -> ContextBlock:
+    if block.is_carried:
+        return block._replace(text=mask_text(block.text, block.seq))
+    outline = block.outline and mask_text(block.outline, block.seq)
+    return block._replace(outline=outline, text=outline if block.form == "outline" and outline else block.text)
 
 
 def _short_outline(block: ContextBlock, policy: Policy, max_read: int) -> str:

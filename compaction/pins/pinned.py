@@ -16,6 +16,8 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from compaction.credentials.marks import has_mark
+from compaction.credentials.masking import mask_text
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.requests import only_thanks
@@ -27,6 +29,8 @@ from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from compaction.policy import Policy
 
 PinSource = Literal["pinned", "standing_instruction", "latest_request", "left_out"]
 """`left_out` is the note of the messages that are not shown, which has a place of its own: see `left_out.py`."""
@@ -103,6 +107,13 @@ def message_text(content: Any) -> str:
     return "\n".join(_texts(content, "text", "tool_result", INSTRUCTION))
 
 
+def masked_pins(pins: Iterable[Pin], policy: Policy) -> tuple[Pin, ...]:
+    """Return pins as a frame shows them: with their credentials masked, unless the policy keeps these."""
+    if policy.secrets == "keep":
+        return tuple(pins)
+    return tuple(pin._replace(text=mask_text(pin.text, pin.seq)) for pin in pins)
+
+
 def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int) -> Pinned:
     """Return `view`, which holds no frame, with a frame of the pins whose messages it does not show.
 
@@ -160,7 +171,12 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
     texts = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
     host = first_of_user(view)
     framed = set() if host is None else _framed(view[host].content)
-    return tuple(pin for pin in pins if pin.text not in texts.get(pin.seq, "") and pin.text not in framed)
+    return tuple(pin for pin in pins if pin.text not in framed and not _says(texts.get(pin.seq, ""), pin))
+
+
+def _says(text: str, pin: Pin) -> bool:
+    """Tell whether the text of a pin's own message has the pin, whose credentials may be masked."""
+    return pin.text in text or (has_mark(pin.text) and pin.text in mask_text(text, pin.seq))
 
 
 def rules_in(pins: Iterable[Pin]) -> set[tuple[int, str, str]]:

@@ -60,17 +60,26 @@ def reading_bytes(texts: Iterable[str], served: int = 0) -> int:
     return sum(each + _CHARACTER_BYTES * len(text) for text in texts)
 
 
-def check(served: bytes, rules: Sequence[Pin]) -> StandingRules:
+def check(served: bytes, rules: Sequence[Pin], shown: Sequence[Pin] = ()) -> StandingRules:
     """Look for every rule in the messages that are `served`, a JSON array, in whichever shape.
+
+    `shown` are the rules as frames show them, with their credentials masked: either way a rule stands. They are what is
+    returned.
 
     A text is looked for as encoders write it, which parses nothing. Only where one is not there so, pinned as a whole
     with several blocks or written with needless escapes, the messages are parsed.
     """
-    unseen = [rule for rule in rules if _encode(rule.text)[1:-1] not in served and not _is_escaped(served, rule.text)]
-    lost = set(_lacking(json.loads(served), unseen)) if unseen else set()
+    forms = {rule.id: {rule.text, masked.text} for rule, masked in zip(rules, shown or rules, strict=True)}
+    rules = shown or rules
+    unseen = [rule for rule in rules if not any(_is_seen(served, text) for text in forms[rule.id])]
+    lost = set(_lacking(json.loads(served), unseen, forms)) if unseen else set()
     return StandingRules(
         tuple(rule for rule in rules if rule not in lost), tuple(rule for rule in rules if rule in lost)
     )
+
+
+def _is_seen(served: bytes, text: str) -> bool:
+    return _encode(text)[1:-1] in served or _is_escaped(served, text)
 
 
 def _is_escaped(served: bytes, text: str) -> bool:
@@ -78,9 +87,9 @@ def _is_escaped(served: bytes, text: str) -> bool:
     return not text.isascii() and json.dumps(text)[1:-1].encode() in served
 
 
-def _lacking(messages: Sequence[Any], rules: Sequence[Pin]) -> list[Pin]:
+def _lacking(messages: Sequence[Any], rules: Sequence[Pin], forms: Mapping[str, set[str]]) -> list[Pin]:
     texts = ["\n".join(_strings(message)) for message in messages]
-    return [rule for rule in rules if not any(rule.text in text for text in texts)]
+    return [rule for rule in rules if not any(form in text for text in texts for form in forms[rule.id])]
 
 
 def _strings(value: Any, key: str = "") -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from compaction.credentials.masking import mask_content, mask_text
 from compaction.recall import references
 from compaction.recall.parts import QuotedPart, call_names, is_medium, parts_of
 from compaction.recall.segments import Searchable, segments
@@ -67,12 +68,17 @@ class QuotedMessage(NamedTuple):
     """Of who wrote it, "" where it does not say."""
 
 
-def quoted(rows: Iterable[StoredText]) -> dict[int, QuotedMessage]:
-    """Return messages by seq, in their order; results are named after the calls before them."""
+def quoted(rows: Iterable[StoredText], *, masked: bool = False) -> dict[int, QuotedMessage]:
+    """Return messages by seq, in their order; results are named after the calls before them.
+
+    With `masked` their credentials are masked.
+    """
     names: dict[str, str] = {}
     messages = {}
     for row in rows:
         content = msgspec.json.decode(row.content)
+        if masked:
+            content = mask_content(content, row.seq)
         messages[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names), row.name)
         if row.role == "assistant":
             names |= call_names(content)
@@ -96,12 +102,13 @@ def _with_nearest_words(message: QuotedMessage, others: Mapping[int, QuotedMessa
     return message._replace(parts=parts)
 
 
-def quoted_context(row: Any) -> QuotedMessage:
+def quoted_context(row: Any, *, masked: bool = False) -> QuotedMessage:
     """Return a context block as the one part of the message that it came with.
 
-    The row has seq, position, source, text, and created_at.
+    The row has seq, position, source, text, and created_at. With `masked` its credentials are masked.
     """
-    part = QuotedPart(row.position, CONTEXT_BLOCK, row.text, row.source, is_context=True)
+    text = mask_text(row.text, row.seq) if masked else row.text
+    part = QuotedPart(row.position, CONTEXT_BLOCK, text, row.source, is_context=True)
     return QuotedMessage(row.seq, "user", row.created_at, [part])
 
 

@@ -14,8 +14,17 @@ import msgspec
 
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, find_span, gone_spans, name_seqs, shown_seqs
+from compaction.credentials.masking import Masker
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
-from compaction.pins.pinned import Pin, latest_request_pin, message_text, standing_pins, without_pins
+from compaction.pins.pinned import (
+    Pin,
+    latest_request_pin,
+    masked_pins,
+    message_text,
+    only_frames,
+    standing_pins,
+    without_pins,
+)
 from compaction.pins.requests import is_answered
 from compaction.recall.handles import Handles
 from compaction.repair import Repairs, mend
@@ -33,6 +42,9 @@ if TYPE_CHECKING:
 
     from compaction.claims.claim import Claim
     from compaction.policy import Policy
+
+
+NOTHING_MASKED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class _Stored(msgspec.Struct, gc=False):
@@ -104,6 +116,8 @@ class Working(NamedTuple):
     """Whether turns came in another shape than the Messages API's, so that neighbours of one role count as one."""
     names: Mapping[int, str] = NO_NAMES
     """Who wrote messages, by seq, as far as it is known."""
+    masks_secrets: bool = True
+    """Whether credentials are masked in what is shortened."""
 
     @property
     def last_seq(self) -> int:
@@ -131,6 +145,8 @@ class NewSnapshot(NamedTuple):
     claims: tuple[Claim, ...] | None = None
     sources: frozenset[int] = frozenset()
     """Seqs of messages whose text its new summary, claims and pins hold, besides those that it shows."""
+    masked: Mapping[str, int] = NOTHING_MASKED
+    """How many credentials of each kind were masked in messages that were shortened."""
 
     def check_sources(self) -> None:
         """Raise UncoveredSourceError if it holds text of messages that its coverage does not name."""
@@ -226,11 +242,15 @@ def build(
         broken_through=broken_through,
         in_pieces=in_pieces,
         names=names,
+        masks_secrets=policy.secrets == "mask",
     )
     if pinned is None:
         return working
     # The ledger has what was entered when it came; what is older, or deep in a long message, is looked for here.
     known = withdrawn.union((pin.seq, pin.text) for pin in pinned)
+    # What was in a frame before has no credentials any more.
+    gone = (Pin("", seq, text) for seq, text in withdrawn)
+    known |= {(pin.seq, pin.text) for pin in masked_pins((*pinned, *gone), policy)}
     standing = (pin for pin in _standing(working) if (pin.seq, pin.text) not in known)
     latest = _latest_request(working, (*before, *stored))
     return working._replace(pins=(*pinned, *standing, *latest), withdrawn=withdrawn)
@@ -324,6 +344,9 @@ def settle(
         cut = len(after)
     kept = strip_thinking(after[:cut], covers, from_index=_first_change(working.view, after))
     known, rest = working.snapshot.stored.split(kept)
+    masker = Masker()
+    if working.masks_secrets:
+        rest = _with_cuts_masked(rest, working, masker)
     text = dump_messages(rest)
     if CACHE_MARK in text:
         # What is cached begins anew behind a snapshot: marks in it would only use up those that the tail may have.
@@ -351,6 +374,7 @@ def settle(
         pins=pins,
         claims=claims if summary is not None else working.snapshot.claims,
         sources=sources,
+        masked=masker.counts,
     )
 
 
@@ -362,6 +386,31 @@ def _sources(
     named = {pin.seq for pin in pins if pin not in known_pins}
     named.update(seq for claim in claims or () if claim not in known_claims for seq in claim.seqs)
     return frozenset({read_through, *named})
+
+
+def _with_cuts_masked(shown: View, working: Working, masker: Masker) -> View:
+    """Return messages with the credentials masked in every block that is not as it came: it was written anew here."""
+    rows = {row.seq: row for row in working.tail}
+    before = {message.seq: message for message in working.snapshot.messages}
+
+    def masked(message: ViewMessage) -> ViewMessage:
+        if message.seq == WRITTEN or message is before.get(message.seq):
+            return message
+        row = rows.get(message.seq)
+        was = before.get(message.seq) if row is None or row.content == UNREAD else _as_stored(row)
+        if was is None or was.content == message.content:
+            return message
+        content: Any = _apart_from_frames(message)
+        changed: Any = masker.mask_anew(content, _apart_from_frames(was), message.seq)
+        return message if changed is content else message.with_content(changed + message.content[len(content) :])
+
+    return tuple(map(masked, shown))
+
+
+def _apart_from_frames(message: ViewMessage) -> Any:
+    """Return a content without the frames at its end, the summary's and the pins'."""
+    frames = only_frames(message)
+    return message.content if frames is None else message.content[: len(message.content) - len(frames.content)]
 
 
 def left_out(working: Working, after: View, read_through: int = -1) -> list[Span]:

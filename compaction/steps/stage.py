@@ -12,7 +12,7 @@ from compaction.media.shedding import load_of_view
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
-from compaction.pins.pinned import IN_LEDGER, Pin, Pinned, pin, with_left_out, with_pins
+from compaction.pins.pinned import IN_LEDGER, Pin, Pinned, masked_pins, pin, with_left_out, with_pins
 from compaction.recall.ranges import note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
@@ -73,7 +73,7 @@ class Stage:
         from.
         """
         most = policy.pinned_max_tokens if room is None else min(policy.pinned_max_tokens, room)
-        pinned = pin(view, self.working.pins, max_tokens=most)
+        pinned = pin(view, masked_pins(self.working.pins, policy), max_tokens=most)
         if not policy.recall_handles or not view:
             return pinned
         # What it is in is not the tail's any more, whatever it says.

@@ -37,6 +37,8 @@ class ContextBlock(NamedTuple):
     handle: str = ""
     """What says how the whole can be had back, "" where it can't be or where there are no handles."""
     is_carried: bool = False
+    seq: int | None = None
+    """Of the message that it came with, where it is stored."""
 
     @property
     def note(self) -> str:

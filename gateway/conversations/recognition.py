@@ -75,6 +75,8 @@ class Recognized(NamedTuple):
     """The one that the conversation was last sent to."""
     rules: tuple[Pin, ...] = ()
     """Rules in force of what is matched; known where there is a head."""
+    shown_rules: tuple[Pin, ...] = ()
+    """The same as frames show them, with their credentials masked."""
     is_empty: bool = False
     """Whether the conversation that is named is there, without a message yet: what is new begins it."""
     is_pending: bool = False

@@ -78,7 +78,9 @@ async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
         return framed(own.packed) if own is not None else _IN_VIEW
     earlier = []
     for conversation, through in past:
-        before = await look_up(caller, conversation, msgspec.structs.replace(share, through_seq=through))
+        before = await look_up(
+            caller, conversation, msgspec.structs.replace(share, through_seq=through), for_model=True
+        )
         if before is not None:
             earlier.append((ids.external("conv", conversation), before.packed))
     return framed_with_past(own.packed if own is not None else None, earlier)
@@ -86,7 +88,7 @@ async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
 
 async def _own(caller: Caller, asker: Asker, wanted: RecallIn) -> Recalled | None:
     """Return what is recalled of the conversation itself, None where nothing of it is stored."""
-    return await look_up(caller, asker.conversation_id, wanted) if asker.through_seq >= 0 else None
+    return await look_up(caller, asker.conversation_id, wanted, for_model=True) if asker.through_seq >= 0 else None
 
 
 async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: RecallIn, ref: str) -> str:
@@ -111,7 +113,7 @@ async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
                 return framed(own.packed) if own is not None else _IN_VIEW
     for conversation, through in past:
         if reference.last <= through and (elsewhere is None or named == conversation):
-            before = await look_up(caller, conversation, wanted)
+            before = await look_up(caller, conversation, wanted, for_model=True)
             if before is not None:
                 return framed_with_past(None, [(ids.external("conv", conversation), before.packed)])
     raise problem

@@ -76,6 +76,7 @@ class BlockText(NamedTuple):
     text: str
     summary: str | None
     tokens: int
+    seq: int
     wanted: bool
 
 
@@ -157,13 +158,13 @@ def _handle(row: AnyRow) -> str:
 
 
 def _carried(row: AnyRow) -> ContextBlock:
-    return ContextBlock(row.source, row.title, row.outline, handle=_handle(row), is_carried=True)
+    return ContextBlock(row.source, row.title, row.outline, handle=_handle(row), is_carried=True, seq=row.seq)
 
 
 def _current(row: AnyRow) -> ContextBlock:
     form: Form = "whole" if row.text else "summary" if row.summary else "outline"
     text = row.text or row.summary or row.outline
-    return ContextBlock(row.source, row.title, text, row.summary, row.outline, form, _handle(row))
+    return ContextBlock(row.source, row.title, text, row.summary, row.outline, form, _handle(row), seq=row.seq)
 
 
 def summaries_of(
@@ -200,7 +201,7 @@ def material(connection: Connection, block_id: UUID) -> BlockText:
     )
     announce(connection.scalar(select(func.octet_length(_b.text)).where(_b.id == block_id)) or 0)
     row = connection.execute(
-        select(_b.source, _b.title, _b.text, _b.summary, _b.tokens, wanted).where(_b.id == block_id)
+        select(_b.source, _b.title, _b.text, _b.summary, _b.tokens, _b.seq, wanted).where(_b.id == block_id)
     ).one()
     return BlockText(*row)
 

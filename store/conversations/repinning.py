@@ -9,7 +9,7 @@ from sqlalchemy import and_, select, update
 
 from compaction.coverage import Coverage, find_span
 from compaction.overrides import in_force
-from compaction.pins.pinned import Pin, rules_in
+from compaction.pins.pinned import Pin, masked_pins, rules_in
 from compaction.steps.ladder import Step
 from compaction.steps.runs import RunTrigger, StepState
 from compaction.steps.snapshot import settle
@@ -116,11 +116,11 @@ def keep_up(
 
     Nothing is read of the messages where these are the rules of now.
     """
-    if _may_be_behind(connection, tenant_id, conversation_id):
+    if _may_be_behind(connection, tenant_id, conversation_id, policy):
         repin(connection, tenant_id, conversation_id, policy=policy, request_id=request_id)
 
 
-def _may_be_behind(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> bool:
+def _may_be_behind(connection: Connection, tenant_id: UUID, conversation_id: UUID, policy: Policy) -> bool:
     """Tell whether the head's frame has a rule that is none now, or may lack one that is."""
     head = connection.execute(
         select(_s.pins, _s.coverage)
@@ -132,6 +132,6 @@ def _may_be_behind(connection: Connection, tenant_id: UUID, conversation_id: UUI
     framed = rules_in(msgspec.convert(pin, Pin) for pin in head.pins)
     texts = {text for _, text, _ in framed}
     coverage = msgspec.convert(head.coverage, Coverage)
-    now = pins.in_force(connection, tenant_id, conversation_id)
+    now = masked_pins(pins.in_force(connection, tenant_id, conversation_id), policy)
     spans = (find_span(coverage, rule.seq) for rule in now if rule.text not in texts)
     return not framed <= rules_in(now) or any(span is not None and span.fate != "kept" for span in spans)

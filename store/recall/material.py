@@ -15,7 +15,7 @@ from compaction.coverage import Coverage
 from compaction.recall.passages import StoredText
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES, announce
 from store.recall.originals import Searched
-from store.tables import SAID_AT, snapshots
+from store.tables import SAID_AT, conversations, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,8 @@ def material(
     announce(row.bytes)
     if row.bytes > UNASKED_BYTES and (row := _row(connection, values, _ANY)) is None:
         return None
-    place = Searched(row.next_seq, row.covers_through, msgspec.convert(row.coverage or (), Coverage), row.now)
+    coverage = msgspec.convert(row.coverage or (), Coverage)
+    place = Searched(row.next_seq, row.covers_through, coverage, row.now, row.policy, row.model)
     rows = [*map(StoredText, row.seqs or (), row.roles or (), row.contents or (), row.times or ())]
     return SearchMaterial(place, row.through, row.terms or (), row.superseded or (), rows, row.is_whole)
 
@@ -71,7 +72,7 @@ _ANY: Final = 2**62
 _MATERIAL: Final = (
     text(f"""
     with own as (
-        select c.next_seq, c.covers_through, c.head_version, coalesce(
+        select c.next_seq, c.covers_through, c.head_version, c.policy, c.model, coalesce(
                    (select max(s.last_seq) from recall_segments as s where s.conversation_id = c.id), -1) as through
         from conversations as c where c.tenant_id = :tenant and c.id = :conversation
     ), texts as (
@@ -90,11 +91,11 @@ _MATERIAL: Final = (
         where s.tenant_id = :tenant and s.conversation_id = :conversation
             and s.last_seq >= :first and s.first_seq <= :last
     ), sized as (
-        select o.next_seq, o.covers_through, o.head_version, o.through, t.first_text,
+        select o.next_seq, o.covers_through, o.head_version, o.policy, o.model, o.through, t.first_text,
                (t.bytes + s.bytes)::bigint as bytes, :first <= o.through + 1 and t.is_whole as is_whole
         from own as o cross join summed as t cross join segments as s
     )
-    select z.next_seq, z.covers_through, now() as now, z.through, z.bytes, z.is_whole,
+    select z.next_seq, z.covers_through, z.policy, z.model, now() as now, z.through, z.bytes, z.is_whole,
            (select h.coverage from snapshots as h where h.tenant_id = :tenant and h.conversation_id = :conversation
                 and h.version = z.head_version) as coverage,
            prepared.terms, replaced.superseded, rows.seqs, rows.roles, rows.contents, rows.times
@@ -115,5 +116,5 @@ _MATERIAL: Final = (
     ) as rows on z.bytes <= :unasked
     """)  # noqa: S608 - constants
     .bindparams(bindparam("tenant", type_=Uuid), bindparam("conversation", type_=Uuid))
-    .columns(coverage=snapshots.c.coverage.type)
+    .columns(coverage=snapshots.c.coverage.type, policy=conversations.c.policy.type)
 )

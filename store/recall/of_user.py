@@ -148,12 +148,19 @@ def places(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[
     """Return what the contexts of conversations show as it came."""
     head = and_(_s.tenant_id == _c.tenant_id, _s.conversation_id == _c.id, _s.version == _c.head_version)
     rows = connection.execute(
-        select(_c.id, _c.next_seq, _c.covers_through, _s.coverage, func.now().label("now"))
+        select(_c.id, _c.next_seq, _c.covers_through, _c.policy, _c.model, _s.coverage, func.now().label("now"))
         .outerjoin(snapshots, head)
         .where(_c.tenant_id == tenant_id, _c.id.in_(of))
     )
     return {
-        row.id: Searched(row.next_seq, row.covers_through, msgspec.convert(row.coverage or (), Coverage), row.now)
+        row.id: Searched(
+            row.next_seq,
+            row.covers_through,
+            msgspec.convert(row.coverage or (), Coverage),
+            row.now,
+            row.policy,
+            row.model,
+        )
         for row in rows
     }
 

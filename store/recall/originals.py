@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import ARRAY, ColumnElement, Connection, Integer, Uuid, and_, bindparam, func, select, text
@@ -15,7 +16,7 @@ from store.conversations.names import SENT_WITH_NAME, name_in
 from store.tables import SAID_AT, context_blocks, conversations, messages, said_at, snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -52,12 +53,15 @@ class Searched(NamedTuple):
     covers_through: int
     coverage: Coverage
     now: datetime
+    policy: Mapping[str, Any] = MappingProxyType({})
+    """The conversation's own."""
+    model: str | None = None
 
 
 def place(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Searched | None:
     """Return what there is to know of a conversation before it is searched, None where there is none."""
     row = connection.execute(
-        select(_c.next_seq, _c.covers_through, _c.head_version, func.now().label("now")).where(
+        select(_c.next_seq, _c.covers_through, _c.head_version, _c.policy, _c.model, func.now().label("now")).where(
             _c.tenant_id == tenant_id, _c.id == conversation_id
         )
     ).one_or_none()
@@ -67,7 +71,8 @@ def place(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sea
     if row.head_version:
         own = (_s.tenant_id == tenant_id, _s.conversation_id == conversation_id, _s.version == row.head_version)
         coverage = connection.scalar(select(_s.coverage).where(*own))
-    return Searched(row.next_seq, row.covers_through, msgspec.convert(coverage or (), Coverage), row.now)
+    covered = msgspec.convert(coverage or (), Coverage)
+    return Searched(row.next_seq, row.covers_through, covered, row.now, row.policy, row.model)
 
 
 def newest(

@@ -29,7 +29,7 @@ BY_NAME_ONLY: Final = ("recall:user",)
 """What nobody is allowed but by its name: `admin` does not include it, and no key has it unless it is asked for."""
 CHAT_BACKEND: Final = ("turns:write", "context:read")
 """Scopes that a chat backend needs."""
-USUAL: Final = (*CHAT_BACKEND, "audit:read", "admin")
+USUAL: Final = (*CHAT_BACKEND, "audit:read", "secrets:read", "admin")
 """Scopes of an administrator's key; `admin` includes the others."""
 SCOPES: Final = (*USUAL, *BY_NAME_ONLY)
 """What a key may be allowed."""

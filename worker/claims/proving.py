@@ -12,6 +12,7 @@ from compaction.claims.proof import prove
 from compaction.pins.agreement import without_stated
 from compaction.steps.runs import RunReason
 from compaction.view import WRITTEN
+from worker.masking import masked_summary
 from worker.summarizers.base import SummaryError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
 
     Raises SummaryError where the policy refuses lines that nothing bears out, or none is left.
     """
+    summary = masked_summary(summary, request)
     claims, text = summary.claims, summary.text
     through = summary.covers_through
     zone = [message for message in request.zone if through is None or message.seq <= through]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import structlog
 from sqlalchemy.exc import NoResultFound
 
+from compaction.credentials.masking import Masker
 from compaction.payload import block_summary
 from compaction.payload.assembly import blocks_tokens
 from compaction.steps.runs import RunReason, RunState, StepState
@@ -22,6 +23,7 @@ from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
 from store.conversations import context_blocks, conversations
 from store.runs import runs, waiting_summaries
+from worker.masking import masked_note
 from worker.metrics import METRICS
 from worker.runs.journal import RunLostError
 from worker.runs.resources import StoppingError
@@ -55,6 +57,7 @@ class BlockSummary:
         self._given_up = Event()
         self._paid = False
         """Whether anything was asked."""
+        self._masker = Masker()
 
     def go(self) -> None:
         """Summarize the block, unless that is done, not wanted any more, or not possible here."""
@@ -78,6 +81,7 @@ class BlockSummary:
                 return self._end(block, RunState.SKIPPED, RunReason.BUDGET_SPENT)
             log.warning("context_block.failed", reason=error.code, detail=error.detail)
             return self._end(block, RunState.FAILED, RunReason.OUTLINE_STANDS, error=str(error))
+        METRICS.masked(self._masker.counts)
         return self._end(block, RunState.COMMITTED, None, summary=block_summary.noted(summary, block.text))
 
     def _wait(self, block: BlockText, model: Model) -> str:
@@ -89,9 +93,14 @@ class BlockSummary:
 
     def _summarize(self, block: BlockText, model: Model) -> str:
         policy = self._lease.policy
-        parts = block_summary.split(block.text, policy, model.context_tokens)
+        masks = policy.secrets == "mask"
+        source, title, text = (
+            self._masker.mask_text(each, block.seq) if masks else each
+            for each in (block.source, block.title, block.text)
+        )
+        parts = block_summary.split(text, policy, model.context_tokens)
         prompts = [
-            block_summary.part_prompt(block.source, block.title, part, number, len(parts), policy)
+            block_summary.part_prompt(source, title, part, number, len(parts), policy)
             for number, part in enumerate(parts, start=1)
         ]
         texts = self._ask_all(model, "part", parts, prompts)
@@ -100,7 +109,7 @@ class BlockSummary:
         while len(texts) > 1:
             most = block_summary.part_chars("".join(texts), policy, model.context_tokens)
             grouped = block_summary.groups(texts, most)
-            prompts = [block_summary.merge_prompt(block.source, block.title, group, policy) for group in grouped]
+            prompts = [block_summary.merge_prompt(source, title, group, policy) for group in grouped]
             texts = self._ask_all(model, "merge", ["\n".join(group) for group in grouped], prompts)
         if not block_summary.is_shorter(texts[0], block.text):
             raise SummaryError(RunReason.NOT_SMALLER, "the summary is not shorter than the block")
@@ -110,8 +119,11 @@ class BlockSummary:
         self, model: Model, name: Literal["part", "merge"], texts: Sequence[str], prompts: Sequence[str]
     ) -> list[str]:
         total = len(texts)
+        masked = masked_note(self._masker.counts)
         calls = [
-            partial(self._ask, model, prompt, name, text, f"{name.capitalize()} {number} of {total}")
+            partial(
+                self._ask, model, prompt, name, text, "; ".join((f"{name.capitalize()} {number} of {total}", *masked))
+            )
             for number, (text, prompt) in enumerate(zip(texts, prompts, strict=True), start=1)
         ]
         answers = all_answers(calls, lambda call: call(), threads=PARALLEL, stop=self._given_up)
@@ -148,7 +160,8 @@ class BlockSummary:
             self._write(spend(step._replace(tokens_after=content_tokens(answer.text)), answer.spent), started)
         finally:
             payment.recorded()
-        return answer.text.strip()
+        text = answer.text.strip()
+        return self._masker.mask_known(text) if self._lease.policy.secrets == "mask" else text
 
     def _write(self, step: StepRecord, started: float) -> None:
         step = step._replace(duration_ms=round((time.monotonic() - started) * 1000))

@@ -22,6 +22,7 @@ from runtime.fault_points import pause_for_test
 from store.conversations import claims, conversations, messages, snapshots
 from store.conversations.messages import Origins
 from store.runs import outages, requested, runs, waiting_summaries
+from worker.masking import masked_note
 from worker.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ class Journal:
             if verdict.action == "not_yet":
                 return self.skip(record, RunReason.NOT_WORTH_IT_YET)
         new = outcome.settle(reading.stage, str(self._lease.run_id))
+        record = record._replace(detail="; ".join(filter(None, (record.detail, *masked_note(new.masked)))))
+        METRICS.masked(new.masked)
         lifetime = verdict.lifetime if verdict is not None and verdict.action == "waits" else None
         return self.commit(reading.material, new, record, also, waits_for_cache=lifetime)
 

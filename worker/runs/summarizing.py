@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import structlog
 
 from compaction.claims.handing_on import given_on
-from compaction.pins.pinned import message_text, pin
+from compaction.pins.pinned import masked_pins, message_text, pin
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
 from compaction.steps.runs import RunReason
@@ -16,6 +16,7 @@ from compaction.summary.zone import around
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import WRITTEN, view_tokens
 from worker.claims.proving import proved
+from worker.masking import masked_request
 from worker.runs.resources import StoppingError
 from worker.summarizers.base import SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.breaker import OUTAGE
@@ -189,7 +190,8 @@ class Summarizing:
         """Return what is asked of a summarizer about a zone."""
         whole, origins = self.journal.originals(stage, stage.view[zone.start : zone.stop])
         unsourced = self.journal.unsourced_summary()
-        return request_of(stage, zone, policy, whole, origins, unsourced)._replace(instructions=self.wishes)
+        request = request_of(stage, zone, policy, whole, origins, unsourced)
+        return request._replace(instructions=self.wishes and request.without_secrets(self.wishes))
 
     @property
     def wishes(self) -> str | None:
@@ -242,12 +244,13 @@ def request_of(
         marks = policy.unsupported_claims == "mark"
         previous = given_on(previous, claims or (), marks=marks, unsourced=unsourced)
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
+    pins = masked_pins(stage.working.pins, policy)
     # What finds no room in the frame is for the summary to tell.
-    beside = pin((*before, *tail), stage.working.pins, max_tokens=policy.pinned_max_tokens)
-    kept = (each for each in stage.working.pins if each.source == "pinned" and each not in beside.dropped)
+    beside = pin((*before, *tail), pins, max_tokens=policy.pinned_max_tokens)
+    kept = (each for each in pins if each.source == "pinned" and each not in beside.dropped)
     pinned = tuple(each.text for each in kept)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
-    return SummaryRequest(
+    request = SummaryRequest(
         whole,
         previous,
         policy,
@@ -263,6 +266,7 @@ def request_of(
         withdrawn=stage.withdrawn,
         in_pieces=stage.working.in_pieces,
     )
+    return masked_request(request, stage)
 
 
 def spend(record: StepRecord, spent: Spent) -> StepRecord:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
     from compaction.claims.claim import Claim
+    from compaction.credentials.masking import Masker
     from compaction.pins.pinned import Pin
     from compaction.policy import Policy
     from compaction.view import ViewMessage
@@ -46,8 +47,14 @@ class SummaryRequest(NamedTuple):
     """An earlier summary that named no sources: what comes from it cannot have any."""
     withdrawn: tuple[Pin, ...] = ()
     """Rules that are not in force any more, which a summary does not state."""
+    masker: Masker | None = None
+    """What masked the credentials in all of it; None where they are kept."""
     in_pieces: bool = False
     """Whether several of the messages may be pieces of one, as in other shapes than the Messages API's."""
+
+    def without_secrets(self, text: str) -> str:
+        """Return what a summarizer wrote with its credentials masked, unless the policy keeps them."""
+        return text if self.masker is None else self.masker.mask_known(text)
 
 
 class Spent(NamedTuple):

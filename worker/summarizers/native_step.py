@@ -6,9 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from compaction.steps import steps
+from compaction.steps.runs import RunReason
 from compaction.summary.zone import is_signed_alone
 from compaction.view import signed_summary
 from worker.claims.proving import attributed
+from worker.masking import without_secrets
+from worker.runs.summarizing import spend
 from worker.summarizers.base import Summary
 from worker.summarizers.paying import pay
 
@@ -32,8 +35,11 @@ class NativeStep:
         """The API, by the settings of this installation."""
         return self._make_native()
 
-    def step(self, summarizing: Summarizing, now: Reading) -> Result:
-        """Put the API's own summary into the place of what it was made from. Raises SummaryError, StoppingError."""
+    def step(self, summarizing: Summarizing, now: Reading) -> Result | None:
+        """Put the API's own summary into the place of what it was made from. Raises SummaryError, StoppingError.
+
+        None where it has a credential: a signed text cannot be masked, so that another has to be written.
+        """
         journal, policy = summarizing.journal, summarizing.lease.policy
         native = self.native.chosen_by(policy)
         now = now._replace(stage=steps.pin_first_request(now.stage))
@@ -44,7 +50,7 @@ class NativeStep:
         zone = steps.find_prefix(stage, policy)
         if isinstance(zone, str):
             return journal.skip(record, zone)
-        beginning, most, wishes = stage.view[: zone.stop], policy.summary_max_tokens, summarizing.wishes
+        beginning, most = stage.view[: zone.stop], policy.summary_max_tokens
         tokens = (stage.estimate(beginning) + stage.fixed_tokens, most)
 
         request = summarizing.request(stage, zone, policy)
@@ -54,8 +60,13 @@ class NativeStep:
             own = journal.claims_of_summary(str(block["content"]))
             request = request._replace(claims=(*(own or ()), *request.claims))
 
+        system, tools, masker = sent.system, sent.tools, request.masker
+        if masker is not None:
+            system, tools = masker.mask_value(system), masker.mask_value(tools)
+            beginning = without_secrets(beginning, masker)
+
         def sign() -> SignedSummary:
-            return native.sign(beginning, model, sent.system, sent.tools, max_tokens=most, wishes=wishes)
+            return native.sign(beginning, model, system, tools, max_tokens=most, wishes=request.instructions)
 
         def make() -> tuple[SignedSummary, Summary]:
             signed = pay(summarizing.purse, model, tokens, sign)
@@ -63,8 +74,13 @@ class NativeStep:
             return signed, attributed(text, request, stage.working.snapshot.summary)
 
         signed, summary = summarizing.answer(make, record)
+        record = record._replace(prompt_version=signed.prompt_version)
+        written = str(signed.block["content"])
+        if request.without_secrets(written) != written:
+            journal.skip(spend(record, signed.spent), RunReason.SUMMARY_REJECTED)
+            return None
         outcome = steps.replace_prefix(
             stage, zone, signed.block, policy, summary.claims, read_through=summary.read_through
         )
         outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
-        return summarizing.commit(now, outcome, record._replace(prompt_version=signed.prompt_version), signed.spent)
+        return summarizing.commit(now, outcome, record, signed.spent)

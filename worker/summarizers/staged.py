@@ -106,7 +106,7 @@ class StagedSummarizer:
 
     def accept(self, text: str, request: SummaryRequest) -> Accepted:
         """Return a summary that the guard accepts, as it is or mended without the model; raise SummaryError."""
-        text, dropped = borne_out(text, request)
+        text, dropped = borne_out(request.without_secrets(text), request)
         if self._guard is None:
             return Accepted(text, dropped)
         judge = self._guard(request)
@@ -255,13 +255,17 @@ class _Work:
     def _part(self, staged: Plan, part: Part) -> _Done:
         prompt = staged.ask(part)
         try:
-            return _Done(self._writer.write(prompt, staged.answer_tokens), prompt, part.left_out)
+            return _Done(self._write(prompt, staged.answer_tokens), prompt, part.left_out)
         except SummaryError as error:
             if error.code not in LIGHTER or not part.oversized:
                 raise
         lighter = part.lighter()
         prompt = staged.ask(lighter)
-        return _Done(self._writer.write(prompt, staged.answer_tokens), prompt, lighter.left_out)
+        return _Done(self._write(prompt, staged.answer_tokens), prompt, lighter.left_out)
+
+    def _write(self, prompt: Prompt, answer_tokens: int) -> str:
+        """Return what the model writes, its credentials masked."""
+        return self._request.without_secrets(self._writer.write(prompt, answer_tokens))
 
     def _merge(self, staged: Plan, texts: Sequence[_Done]) -> _Merged:
         """Return one text of several, in as many levels as the window asks for."""
@@ -282,7 +286,7 @@ class _Work:
         if len(group) == 1:
             return group[0]
         prompt = _merge_prompt(staged, group, final=final)
-        text = self._writer.write(prompt, staged.answer_tokens)
+        text = self._write(prompt, staged.answer_tokens)
         return _Level(_Done(text, prompt), group[0].start, group[-1].stop)
 
     def _narrower(self, staged: Plan, groups: Sequence[Sequence[_Level]]) -> Plan | None:
@@ -315,7 +319,7 @@ class _Work:
         """Return what the model writes once it is told what was wrong, None if it writes nothing."""
         correction = corrected(prompt, draft, details, window=staged.window, answer_tokens=staged.answer_tokens)
         try:
-            return self._writer.write(correction, staged.answer_tokens)
+            return self._write(correction, staged.answer_tokens)
         except SummaryError as error:
             if error.code in FATAL:
                 raise

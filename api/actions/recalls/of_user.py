@@ -18,6 +18,7 @@ from api.actions.recall import (
     in_context,
     is_shown,
     kind_of,
+    masks_secrets,
     part_of,
     pattern_search,
     reference_of,
@@ -37,7 +38,7 @@ from store.recall import segments as stored
 from store.recall.requests import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -94,7 +95,7 @@ async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
     recalled = None
     if identifier is not None and await caller.run(_owns, user_ref, identifier):
         asked = RecallIn(ref=place, offset=wanted.offset, max_tokens=wanted.max_tokens)
-        recalled = await by_ref(caller.services, caller.tenant_id, identifier, asked)
+        recalled = await by_ref(caller, identifier, asked)
     if identifier is None or recalled is None:
         raise invalid("There is nothing of this reference to be recalled.", "/ref")
     passages = [(identifier, passage) for passage in recalled.packed.passages]
@@ -125,7 +126,8 @@ async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _R
         )
 
     stretches, read, contexts = await caller.run(query)
-    return await asyncio.to_thread(_match, stretches, read, contexts, search, wanted)
+    masked = _masked(caller, contexts)
+    return await asyncio.to_thread(_match, stretches, read, contexts, search, wanted, masked)
 
 
 def _match(
@@ -134,12 +136,13 @@ def _match(
     contexts: Mapping[UUID, Searched],
     search: PatternSearch,
     wanted: UserRecallIn,
+    masked: Collection[UUID],
 ) -> _RecalledOfUser:
     every: dict[int, QuotedMessage] = {}
     hits = []
     own = [each.conversation_id for each in stretches.items]
     for at in reversed(range(len(own))):
-        messages = _numbered(at, read.rows.get(own[at], ()))
+        messages = _numbered(at, read.rows.get(own[at], ()), masked=own[at] in masked)
         for number, original in reversed(messages.items()):
             if search.is_cut:
                 break
@@ -183,7 +186,7 @@ async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
         return rows, of_user.places(connection, tenant_id, list(rows))
 
     rows, contexts = await caller.run(texts)
-    packed = await asyncio.to_thread(_pack, hits, rows, own, ranked, wanted)
+    packed = await asyncio.to_thread(_pack, hits, rows, own, ranked, wanted, _masked(caller, contexts))
     more = packed.more or material.stretches.is_cut or ranked.is_cut or len(hits) < len(ranked.ranking.hits)
     return _RecalledOfUser(_parted(packed, own), contexts, packed.tokens, own, ranked.ranking.searched, more)
 
@@ -241,10 +244,11 @@ def _pack(
     own: Sequence[UUID],
     ranked: _Ranked,
     wanted: UserRecallIn,
+    masked: Collection[UUID],
 ) -> Packed:
     every: dict[int, QuotedMessage] = {}
     for at, conversation in enumerate(own):
-        every |= _numbered(at, rows.get(conversation, ()))
+        every |= _numbered(at, rows.get(conversation, ()), masked=conversation in masked)
 
     def focus(number: int, text: str) -> Sequence[tuple[int, float]]:
         language = ranked.languages.get(number, NEUTRAL)
@@ -253,10 +257,14 @@ def _pack(
     return pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
-def _numbered(at: int, rows: Sequence[StoredText]) -> dict[int, QuotedMessage]:
-    return {
-        (number := numbers.number(at, seq)): original._replace(seq=number) for seq, original in quoted(rows).items()
-    }
+def _masked(caller: Caller, contexts: Mapping[UUID, Searched]) -> set[UUID]:
+    """Return the conversations whose credentials are masked for this caller."""
+    return {conversation for conversation, place in contexts.items() if masks_secrets(caller, place)}
+
+
+def _numbered(at: int, rows: Sequence[StoredText], *, masked: bool) -> dict[int, QuotedMessage]:
+    every = quoted(rows, masked=masked).items()
+    return {(number := numbers.number(at, seq)): original._replace(seq=number) for seq, original in every}
 
 
 def _parted(packed: Packed, own: Sequence[UUID]) -> list[tuple[UUID, Passage]]:

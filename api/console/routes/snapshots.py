@@ -156,7 +156,7 @@ async def show_bisect(
     """Show which snapshot lost a text, what made it, and the ledger of rules."""
     identifier = id_or_not_found("conv", conversation_id)
     row, bisected, ledger = await caller_of(request).run(_losses, identifier, words)
-    rules = await list_rules(ledger)
+    rules = await list_rules(ledger, request.user.policy_for(row.policy, row.model))
     return page(request, "bisect.html", conversation=row, tab="bisect", words=words, bisected=bisected, rules=rules)
 
 

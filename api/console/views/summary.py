@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from api.console.views.content import SHOWN_CHARS
 from compaction.claims.citations import as_read, without_citations
 from compaction.claims.handing_on import given_on
+from compaction.credentials.masking import Masker, mask_text
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge, most_chars
@@ -58,10 +59,16 @@ def summary(source: Source) -> Summary:
     if not source.zone or source.snapshot is None:
         return Summary((), 0, answer, added, (), (), (), 0, is_too_large=source.zone is None)
     policy = in_force(source.run.policy).policy
-    zone = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
+    zone: Sequence[ViewMessage] = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
     other_texts = (*source.pins, *map(message_text, source.opening))
     marks = policy.unsupported_claims == "mark"
     previous = None if source.previous is None else given_on(source.previous, source.earlier, marks=marks)
+    if policy.secrets == "mask":
+        # As the summarizer was asked: without credentials.
+        masker = Masker()
+        zone = masker.mask_view(zone)
+        other_texts = tuple(map(masker.mask_known, other_texts))
+        previous = previous and masker.mask_known(previous)
     evidence = gather(zone, previous, other_texts=other_texts, names=source.origins.names)
     most = most_chars(policy.summary_max_tokens)
     first, whole = (
@@ -80,6 +87,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage], previous: str | None) ->
         return [], 0
     policy = in_force(source.run.policy).policy
     wishes = "\n".join(wish for wish in (policy.summary_instructions, source.run.instructions) if wish)
+    wishes = mask_text(wishes) if policy.secrets == "mask" else wishes
     try:
         planned = plan(
             zone,

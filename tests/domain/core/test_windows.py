@@ -165,6 +165,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "recall_handles",
         "gateway_recall",
         "unsupported_claims",
+        "secrets",
         "swap",
         "prompt_cache_seconds",
         "tool_results_growth_ratio",
