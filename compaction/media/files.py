@@ -128,11 +128,12 @@ def media_facts(block: Mapping[str, Any]) -> MediaFacts | None:
     if kind == "container_upload":
         return MediaFacts("document", tokens=DOCUMENT_TOKENS)
     if kind == "opaque" and (known := OPAQUE_KINDS.get(str(block.get("of")))) is not None:
-        size, count = block.get("size"), block.get("bytes")
+        size, count, seconds = block.get("size"), block.get("bytes"), block.get("seconds")
         return MediaFacts(
             known,
             str(block.get("media_type") or ""),
             count if isinstance(count, int) else 0,
+            seconds=seconds if isinstance(seconds, int) else 0,
             tokens=-(-size // CHARS_PER_TOKEN) if isinstance(size, int) else 0,
         )
     return None

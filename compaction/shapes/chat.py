@@ -91,8 +91,18 @@ def _image(part: Mapping[str, Any], path: Path) -> Part:
 
 
 def _audio(part: Mapping[str, Any], path: Path) -> Part:
-    field(field(part, "input_audio", dict, path), "data", str, (*path, "input_audio"))
-    return inner.opaque("input_audio", size=inner.AUDIO_CHARS)
+    given = field(part, "input_audio", dict, path)
+    field(given, "data", str, (*path, "input_audio"))
+    return inner.recording(given)
+
+
+def _linked(kind: str) -> Callable[[Mapping[str, Any], Path], Part]:
+    """Return the reader of a part of vLLM's that links a recording or a video."""
+
+    def read(part: Mapping[str, Any], path: Path) -> Part:
+        return inner.linked(kind, field(field(part, kind, dict, path), "url", str, (*path, kind)))
+
+    return read
 
 
 def _file(part: Mapping[str, Any], path: Path) -> Part:
@@ -100,7 +110,7 @@ def _file(part: Mapping[str, Any], path: Path) -> Part:
     name, data = given.get("filename"), given.get("file_data")
     name = name if isinstance(name, str) else ""
     read = inner.document(name, data) if isinstance(data, str) else None
-    return read or inner.opaque("file", name, size=inner.FILE_CHARS)
+    return read or inner.file(name, data)
 
 
 _PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
@@ -109,6 +119,8 @@ _PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
     "image_url": _image,
     "input_audio": _audio,
     "file": _file,
+    "audio_url": _linked("audio_url"),
+    "video_url": _linked("video_url"),
 }
 
 
@@ -195,7 +207,7 @@ class _Encoder:
         others: list[Any] = []
         for message in group:
             sent = self._sent.get(message.seq)
-            if sent is not None and sent.decoded.content == message.content and self._is_as_called(sent):
+            if sent is not None and inner.is_same(sent.decoded.content, message.content) and self._is_as_called(sent):
                 (results if sent.value.get("role") in {"tool", "function"} else others).append(inner.raw(sent))
             else:
                 self._rebuilt(message, sent, results, others)
@@ -255,7 +267,7 @@ class _Encoder:
         return [part for parts in media for part in parts]
 
     def _part(self, block: Block, kept: Sequence[tuple[Part, Any]], seq: int) -> list[Any]:
-        same = next((part for was, part in kept if was == block), None)
+        same = next((part for was, part in kept if inner.is_same(was, block)), None)
         if same is not None:
             return [same]
         url = inner.url_of(block.get("source"))
@@ -283,7 +295,7 @@ class _Encoder:
     def _answer(self, message: ViewMessage) -> tuple[Mapping[str, Any], SentMessage | None] | None:
         """Return an answer and, if it is as it was sent, that; None where nothing of it can be said."""
         sent = self._sent.get(message.seq)
-        if sent is not None and sent.decoded.content == message.content:
+        if sent is not None and inner.is_same(sent.decoded.content, message.content):
             return ({**sent.value, "content": ""}, None) if _says_nothing(sent.value) else (sent.value, sent)
         own = dict(sent.value) if sent is not None and sent.value.get("role") == "assistant" else {}
         was = blocks(sent.decoded.content) if own and sent is not None else []

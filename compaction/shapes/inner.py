@@ -13,7 +13,15 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from compaction.media.files import DOCUMENT_TOKENS, IMAGE_TOKENS
+from compaction.media.files import (
+    DOCUMENT_TOKENS,
+    IMAGE_TOKENS,
+    VIDEO_BYTES_PER_TOKEN,
+    VIDEO_TOKENS,
+    audio_seconds,
+    audio_tokens,
+    file_bytes,
+)
 from compaction.messages import INSTRUCTION, ITEM, OPAQUE, Content, blocks, call_id
 from compaction.text.malformed import UNREAD_KEY, is_json_object, tool_name
 from compaction.tokens import CHARS_PER_TOKEN, json_text
@@ -99,6 +107,59 @@ def instruction(text: str, by: str) -> Decoded:
 def opaque(of: str, text: str = "", *, size: int | None = None) -> Part:
     """Return what stands for something that only its own shape has: what it says, and the characters it counts as."""
     return {"type": OPAQUE, "of": of, "text": text, "size": len(text) if size is None else size}
+
+
+def recording(given: Mapping[str, Any]) -> Part:
+    """Return audio by its `data` in base64 and its `format`; it counts its seconds."""
+    data, audio_format = given.get("data"), str(given.get("format") or "")
+    if not isinstance(data, str) or not data:
+        return opaque("input_audio", size=AUDIO_CHARS)
+    part = opaque("input_audio", size=audio_tokens(data, audio_format) * CHARS_PER_TOKEN)
+    seconds = round(audio_seconds(data, audio_format))
+    return {**part, "bytes": file_bytes(data), "media_type": f"audio/{audio_format or 'unknown'}", "seconds": seconds}
+
+
+def file(name: str, data: Any) -> Part:
+    """Return a file that is no PDF by its `data:` URL, None for one by its id; text counts its characters."""
+    match = _DATA_URL.match(data) if isinstance(data, str) else None
+    if match is None:
+        return opaque("file", name, size=FILE_CHARS)
+    count = file_bytes(match["data"])
+    is_text = match["media"].startswith("text/") or match["media"] in _TEXT_TYPES
+    part = opaque("file", name, size=count if is_text else FILE_CHARS)
+    return {**part, "bytes": count, "media_type": match["media"]}
+
+
+def linked(kind: str, url: str) -> Part:
+    """Return a recording or a video by its URL, of which the data of a `data:` URL is not kept."""
+    chars = VIDEO_TOKENS * CHARS_PER_TOKEN if kind.startswith("video") else AUDIO_CHARS
+    match = _DATA_URL.match(url)
+    if match is None:
+        return opaque(kind, url, size=chars)
+    count = file_bytes(match["data"])
+    if kind.startswith("video"):
+        chars = max(1, count // VIDEO_BYTES_PER_TOKEN) * CHARS_PER_TOKEN
+    else:
+        chars = audio_tokens(match["data"], match["media"].rpartition("/")[2]) * CHARS_PER_TOKEN
+    return {**opaque(kind, size=chars), "bytes": count, "media_type": match["media"]}
+
+
+_TEXT_TYPES: Final = frozenset({"application/json", "application/xml", "application/csv"})
+_COUNTED: Final = frozenset({"size", "bytes", "seconds", "media_type"})
+"""Keys of an opaque block that count it: what was stored before a count was known has others."""
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two contents or two blocks are the same, however what is opaque in them was counted."""
+    return bool(one == other) or _uncounted(one) == _uncounted(other)
+
+
+def _uncounted(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_uncounted(each) for each in value]
+    if isinstance(value, Mapping) and value.get("type") == OPAQUE:
+        return {key: each for key, each in value.items() if key not in _COUNTED}
+    return value
 
 
 def thought(text: str, sealed: Any, item: str) -> Part:

@@ -115,7 +115,7 @@ def _file(part: Mapping[str, Any], _: Path) -> Part:
     read = inner.document(name, data) if isinstance(data, str) else None
     if read is None and isinstance(url, str):
         return {"type": "document", "source": {"type": "url", "url": url}}
-    return read or inner.opaque("file", name, size=inner.FILE_CHARS)
+    return read or inner.file(name, data)
 
 
 _PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
@@ -127,7 +127,7 @@ _PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
     "input_image": _image,
     "computer_screenshot": _image,
     "input_file": _file,
-    "input_audio": lambda _, __: inner.opaque("input_audio", size=inner.AUDIO_CHARS),
+    "input_audio": lambda part, _: inner.recording(part.get("input_audio") or part),
 }
 
 
@@ -276,7 +276,9 @@ class _Encoder:
         others: list[Any] = []
         for message in group:
             sent = self._sent.get(message.seq)
-            is_same = sent is not None and sent.decoded.content == message.content and self._is_as_called(sent)
+            is_same = (
+                sent is not None and inner.is_same(sent.decoded.content, message.content) and self._is_as_called(sent)
+            )
             if sent is not None and is_same and not self._is_in_words(message):
                 (results if sent.value.get("type") in OUTPUTS else others).append(inner.raw(sent))
             else:
@@ -340,7 +342,7 @@ class _Encoder:
         return text_of_result(block)
 
     def _part(self, block: Block, kept: Sequence[tuple[Part, Any]], seq: int) -> list[Any]:
-        same = next((part for was, part in kept if was == block), None)
+        same = next((part for was, part in kept if inner.is_same(was, block)), None)
         if same is not None:
             return [same]
         url = inner.url_of(block.get("source"))
@@ -365,7 +367,7 @@ class _Encoder:
             self._remember(message, sent)
             if at > last:
                 self.left_out.append(LeftOut((message.seq,), REASONING))
-            elif sent is None or sent.decoded.content != message.content or self._is_in_words(message):
+            elif sent is None or not inner.is_same(sent.decoded.content, message.content) or self._is_in_words(message):
                 self._rewritten(message)
             elif "id" in sent.value and message.seq - 1 != before and self._may_follow_reasoning(message.seq):
                 self._without_id(message, sent)

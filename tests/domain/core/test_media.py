@@ -26,6 +26,7 @@ from compaction.media.files import (
 )
 from compaction.media.limits import MediaLimits, MediaLoad, limits_of, media_load
 from compaction.overrides import in_force
+from compaction.shapes import codecs, inner
 from compaction.tokens import content_tokens
 from tests.support.blocks import pdf, pdf_block, png
 
@@ -211,3 +212,33 @@ def test_the_load_of_messages_has_what_is_in_results_too() -> None:
     load = media_load([[result, pdf_block(7, 3_000)], "words", [image(png(10, 10))]])
     assert load[:4] == (2, 2_400, 1, 7)
     assert load.bytes > 3_000
+
+
+@pytest.mark.parametrize("shape", ["chat", "responses"])
+def test_recordings_and_files_of_other_shapes_cost_what_they_are(shape: inner.Shape) -> None:
+    def cost(part: dict[str, Any]) -> int:
+        return content_tokens(codecs.decode(shape, {"role": "user", "content": [part]}).content)
+
+    audio = {"type": "input_audio", "input_audio": {"data": encoded(wav(60)), "format": "wav"}}
+    assert cost(audio) == pytest.approx(60 * AUDIO_TOKENS_PER_SECOND, abs=2)
+    table = f"data:text/csv;base64,{encoded(b'a;b' * 4_000)}"
+    sheet = f"data:application/vnd.ms-excel;base64,{encoded(b'x' * 90_000)}"
+    letter = f"data:application/pdf;base64,{pdf(12)}"
+    for data, tokens in ((table, 3_000), (sheet, DOCUMENT_TOKENS), (letter, 12 * PAGE_TOKENS)):
+        given = {"filename": "x", "file_data": data}
+        assert cost({"type": "file", "file": given} if shape == "chat" else {"type": "input_file", **given}) == tokens
+
+
+def test_a_video_in_a_request_does_not_cost_its_base64() -> None:
+    url = f"data:video/mp4;base64,{encoded(bytes(4_000_000))}"
+    part = {"type": "video_url", "video_url": {"url": url}}
+    decoded = codecs.decode("chat", {"role": "user", "content": [part]}).content
+    assert content_tokens(decoded) == 5_000
+    assert media_load([decoded]).bytes > 5_000_000
+
+
+def test_what_was_stored_with_another_count_is_the_same() -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": encoded(wav(60)), "format": "wav"}}
+    now = codecs.decode("chat", {"role": "user", "content": [audio]}).content
+    assert inner.is_same(now, [{"type": "opaque", "of": "input_audio", "text": "", "size": 4_000}])
+    assert not inner.is_same(now, [{"type": "opaque", "of": "file", "text": "", "size": 4_000}])
