@@ -18,7 +18,7 @@ from compaction.media.limits import any_may_exceed, limits_of, shed_warning
 from compaction.media.shedding import shed_media
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
-from compaction.pins.agreement import proposal_warning, proposals
+from compaction.pins.agreement import proposal_warnings, proposals
 from compaction.pins.pinned import IN_LEDGER, Pin, masked_pins
 from compaction.pins.serving import StandingRules, check, fit_with_rules, reading_bytes, warnings_of, with_speakers
 from compaction.shapes import serving
@@ -288,7 +288,7 @@ def standing_rules(messages: bytes, stored: ContextRead, policy: Policy) -> Stan
     asked = [Pin(*each[:3]) for each in stored.shapes.rules if each[3] == "withdrawal"]
     named = RulesOut([rule.id for rule in stand.standing], stand.sha256)
     proposed = proposals([*stand.standing, *stand.absent], asked) if asked else {}
-    return Stand(named, (*warnings_of(stand.absent), *(proposal_warning(rule, by) for rule, by in proposed.items())))
+    return Stand(named, (*warnings_of(stand.absent), *proposal_warnings(proposed)))
 
 
 def rules_of(stored: ContextRead) -> tuple[Pin, ...]:

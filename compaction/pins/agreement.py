@@ -39,9 +39,27 @@ def _meant(request: Pin, earlier: Sequence[Pin], words: Mapping[str, frozenset[s
     return [rule for rule in earlier if rule.seq == newest][-1:]
 
 
-def proposal_warning(rule_id: str, asked: Pin) -> str:
-    """Say that a rule may be meant by what a user said, and is in force still."""
-    return f"message {asked.seq} may ask to forget the rule {rule_id}: it is in force until somebody withdraws it"
+def proposal_warnings(proposed: Mapping[str, Pin]) -> list[str]:
+    """Return one warning for each message that may ask to forget rules, which are in force still."""
+    meant: dict[int, list[str]] = {}
+    for rule_id, asked in proposed.items():
+        meant.setdefault(asked.seq, []).append(rule_id)
+    return [_proposal_warning(seq, rules) for seq, rules in meant.items()]
+
+
+def _proposal_warning(seq: int, rules: Sequence[str]) -> str:
+    if len(rules) == 1:
+        return f"message {seq} may ask to forget the rule {rules[0]}: it is in force until somebody withdraws it"
+    return (
+        f"message {seq} may ask to forget {len(rules)} rules, {listed(rules)}: "
+        "they are in force until somebody withdraws them"
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as one text; of many the first ones and how many more there are."""
+    more = f" and {len(names) - _NAMED_RULES} others" if len(names) > _NAMED_RULES else ""
+    return ", ".join(names[:_NAMED_RULES]) + more
 
 
 class Disagreement(NamedTuple):
@@ -149,6 +167,8 @@ def _stem(word: str) -> str:
     return word.removesuffix("e") if len(word) > _LEAST_STEM else word
 
 
+_NAMED_RULES: Final = 20
+"""Rules that a warning names; what is more is counted."""
 _SAME_MATTER: Final = 0.6
 """Share of their words that two rules have in common which are about the same matter."""
 _LEAST_STEM: Final = 3

@@ -8,10 +8,11 @@ from compaction.messages import blocks, is_instruction, is_request
 from compaction.pins.pinned import message_text
 from compaction.pins.standing import (
     RULES_CHARS,
+    SaidText,
     ends_of,
     lasting_rules,
-    may_state_any,
     standing_instructions,
+    stated_in,
     withdrawals,
 )
 
@@ -57,17 +58,24 @@ def turn_entries(messages: Sequence[tuple[str, Any]], *, may_be_first: bool = Tr
 
 
 def _of_request(place: int, content: Any, *, may_be_first: bool, is_later: bool) -> Iterator[TurnEntry]:
-    for text in (part for whole in said(content) for part in ends_of(whole) if may_state_any(part)):
+    for part in (part for text in _texts(content) for part in ends_of(text)):
         if may_be_first:
-            yield from (TurnEntry(place, rule, "detected", if_first=True) for rule in standing_instructions(text))
+            yield from (TurnEntry(place, rule, "detected", if_first=True) for rule in standing_instructions(*part))
         later = None if is_later else False
-        yield from (TurnEntry(place, rule, "detected", later) for rule in lasting_rules(text))
-        yield from (TurnEntry(place, asked, "withdrawal", later) for asked in withdrawals(text))
+        yield from (TurnEntry(place, rule, "detected", later) for rule in lasting_rules(*part))
+        yield from (TurnEntry(place, asked, "withdrawal", later) for asked in withdrawals(*part))
 
 
-def said(content: Any) -> list[str]:
-    """Return the texts of a request that its user wrote, each for itself: a rule stands within one."""
-    return [str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text"]
+def _texts(content: Any) -> Iterator[SaidText]:
+    """Yield the texts of a request one by one: a rule stands within one, but a text may introduce the next."""
+    texts = [str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text"]
+    whole = stated_in("\n\n".join(texts))
+    if whole is None:
+        return
+    at = 0
+    for text in texts:
+        yield SaidText(text, whole.own[at : at + len(text)])
+        at += len(text) + len("\n\n")
 
 
 def _is_storable(text: str) -> bool:

@@ -20,6 +20,7 @@ from compaction.credentials.marks import has_mark
 from compaction.credentials.masking import mask_text
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
+from compaction.pins.own_words import own_words
 from compaction.pins.requests import only_thanks
 from compaction.pins.standing import standing_instructions
 from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length, preamble_length
@@ -84,7 +85,7 @@ def standing_pins(text: str, seq: int) -> tuple[Pin, ...]:
     speaker = speaker_of("user", stated_name(text).name)
     return tuple(
         Pin(f"standing-{seq}-{number}", seq, rule, "standing_instruction", speaker)
-        for number, rule in enumerate(standing_instructions(text), 1)
+        for number, rule in enumerate(standing_instructions(text, own_words(text)), 1)
     )
 
 
@@ -134,15 +135,17 @@ def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
 def bound(pins: Sequence[Pin], *, max_tokens: int) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
     """Return the pins whose frame costs at most `max_tokens` estimated tokens, and those that found no room.
 
-    What people pinned goes before standing instructions, and these before the latest request; of what was pinned the
-    newest goes first, of the rest the oldest. A text that does not fit leaves room for shorter ones after it. A text
-    that is pinned twice is kept once. Kept pins come in the order of their messages.
+    What people pinned goes before standing instructions, and these before the latest request. Of what was pinned the
+    newest goes first. Of standing instructions each speaker's newest goes first, then each speaker's second, so that
+    no speaker takes the room of all. A text that does not fit leaves room for shorter ones after it. A text that is
+    pinned twice is kept once. Kept pins come in the order of their messages.
     """
     tag = _tag(pins)
     room = max_tokens * CHARS_PER_TOKEN - text_weight(_frame((), tag)) - text_weight(_JOINT)
     kept: dict[str, int] = {}
     dropped: list[Pin] = []
-    for index in sorted(range(len(pins)), key=lambda index: _rank(pins[index], index)):
+    ranks = _ranks(pins)
+    for index in sorted(range(len(pins)), key=ranks.__getitem__):
         if pins[index].text in kept:
             continue
         cost = text_weight(_item(pins[index], tag, len(pins), len(pins)))
@@ -155,9 +158,18 @@ def bound(pins: Sequence[Pin], *, max_tokens: int) -> tuple[tuple[Pin, ...], tup
     return tuple(pins[index] for index in chosen), tuple(dropped)
 
 
-def _rank(pin: Pin, index: int) -> tuple[int, int, int]:
-    newest_first = pin.source == "pinned"
-    return _PRIORITY[pin.source], -pin.seq if newest_first else pin.seq, -index if newest_first else index
+def _ranks(pins: Sequence[Pin]) -> list[tuple[int, int, int, int]]:
+    """Return what pins are sorted by: kind, number among the speaker's own from the newest on, message, index."""
+    ranks = [
+        (_PRIORITY[pin.source], 0, -pin.seq, -index if pin.source == "pinned" else index)
+        for index, pin in enumerate(pins)
+    ]
+    said: dict[str, int] = {}
+    for index in sorted(range(len(pins)), key=ranks.__getitem__):
+        if pins[index].source == "standing_instruction":
+            number = said[pins[index].speaker] = said.get(pins[index].speaker, -1) + 1
+            ranks[index] = (_PRIORITY["standing_instruction"], number, -pins[index].seq, index)
+    return ranks
 
 
 def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin, ...]:

@@ -20,8 +20,10 @@ _THANKS: Final = re.compile(
     re.IGNORECASE,
 )
 _BESIDE: Final = re.compile(
-    r"[^\w\s]|\b(?:so|very|much|many|a|lot|for|that|this|the|your|help|all|it|is|was|everything|great|perfect|nice|good|"
-    r"job|work|well|done|excellent|awesome|wonderful|brilliant|lovely|super|cool|ok|okay|again|dir|ihnen|sch\u00f6n|prima|"
+    r"[^\w\s]|\b(?:so|very|much|many|a|lot|for|that|this|the|your|help|all|it|is|was|everything|great|perfect|"
+    r"nice|good|"
+    r"job|work|well|done|excellent|awesome|wonderful|brilliant|lovely|super|cool|ok|okay|again|dir|ihnen|"
+    r"sch\u00f6n|prima|"
     r"beaucoup|muchas|mille|muito|wel|hartelijk|bardzo|s\u00e5|mycket)\b|"
     r"\u5f88|\u975e\u5e38|\u4f60|\u60a8|\u4e86|\u3054\u3056\u3044\u307e\u3059|\u3057\u305f|\uc694",
     re.IGNORECASE,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from compaction.messages import is_instruction, is_request
+from compaction.pins.agreement import listed
 from compaction.pins.pinned import Pin, bound, message_text, missing_pins, render_pins, with_pins
 from compaction.repair import repair
 from compaction.text.names import speaker_of, stated_name
@@ -106,12 +107,25 @@ def _strings(value: Any, key: str = "") -> Iterator[str]:
 
 
 def warnings_of(absent: Sequence[Pin]) -> list[str]:
-    """Say which rules in force do not stand in a context."""
-    return [
-        f"the rule {rule.id} of message {rule.seq} is in force and not in this context: "
-        "there is no room for it (pinned_max_tokens), or a tool loop has to end first"
-        for rule in absent
-    ]
+    """Return one warning that names the rules in force which do not stand in a context, none if all do."""
+    if not absent:
+        return []
+    if len(absent) == 1:
+        rule = absent[0]
+        warning = (
+            f"the rule {rule.id} of message {rule.seq} is in force and not in this context: "
+            "there is no room for it (pinned_max_tokens), or a tool loop has to end first"
+        )
+        return [warning]
+    warning = (
+        f"{len(absent)} rules are in force and not in this context, {listed(_named(absent))}: "
+        "there is no room for them (pinned_max_tokens), or a tool loop has to end first"
+    )
+    return [warning]
+
+
+def _named(rules: Sequence[Pin]) -> list[str]:
+    return [f"{rule.id} (message {rule.seq})" for rule in rules]
 
 
 def with_speakers(rules: Sequence[Pin], view: Sequence[ViewMessage], names: Mapping[int, str]) -> tuple[Pin, ...]:

@@ -243,6 +243,16 @@ def test_what_people_pinned_goes_first_and_of_it_the_newest() -> None:
     assert len(seen) == 6
 
 
+def test_every_speaker_keeps_the_newest_of_his_own_rules() -> None:
+    early = [Pin(f"a{n}", n, f"{n}" * 400, "standing_instruction", "user (anna)") for n in range(4)]
+    late = [Pin(f"b{n}", 50 + n, f"{n}b" * 200, "standing_instruction", "user (bob)") for n in range(2)]
+    order = ["b1", "a3", "b0", "a2", "a1", "a0"]
+    for room in range(40, 900, 10):
+        kept, dropped = bound([*early, *late], max_tokens=room)
+        assert {one.id for one in kept} == set(order[: len(kept)])
+        assert [one.id for one in dropped] == order[len(kept) :]
+
+
 def test_a_text_that_does_not_fit_leaves_room_for_shorter_ones_and_none_is_kept_twice() -> None:
     long, short = Pin("long", 9, "x" * 9_000), Pin("short", 2, "Never call.")
     again = Pin("again", 0, "Never call.", "standing_instruction")

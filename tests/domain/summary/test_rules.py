@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.messages import INSTRUCTION
-from compaction.pins import agreement, ledger, standing, wording
+from compaction.pins import agreement, standing, wording
 from compaction.pins.agreement import Disagreement, disagreements, disagreements_of, proposals, without_stated
 from compaction.pins.cues import Cues
 from compaction.pins.ledger import TurnEntry, turn_entries
 from compaction.pins.pinned import Pin, missing_pins
 from compaction.pins.serving import check, fit_with_rules
-from compaction.pins.standing import WINDOW_CHARS, lasting_rules, may_state_any, standing_instructions, withdrawals
+from compaction.pins.standing import WINDOW_CHARS, lasting_rules, standing_instructions, stated_in, withdrawals
 from compaction.shorten.fitting import fit_history
 from compaction.view import ViewMessage
 from tests.support.messages_api import problems
@@ -262,7 +262,7 @@ def test_cues_hide_no_rule(text: str, case: Callable[[str], str]) -> None:
         patch.setattr(Cues, "are_in", lambda *_: True)
         every = standing_instructions(said), withdrawals(said)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "may_state_any", lambda _: True)
+        patch.setattr(standing, "_ANY_CUES", Cues("|"))
         entries = turn_entries([("user", said)])
     assert (standing_instructions(said), withdrawals(said)) == every
     assert turn_entries([("user", said)]) == entries
@@ -276,10 +276,9 @@ def test_cues_hide_no_rule_that_holds_from_now_on(text: str, case: Callable[[str
 
 
 def test_most_texts_have_no_cue() -> None:
-    assert not may_state_any(
-        "The train leaves at ten, so we meet at the station. Whoever comes by the swimmers' gate is late, however."
-    )
-    assert may_state_any("This is NEVER to be done.")
+    plain = "The train leaves at ten, so we meet at the station. Whoever comes by the swimmers' gate is late, however."
+    assert stated_in(plain) is None
+    assert stated_in("This is NEVER to be done.") is not None
 
 
 @pytest.mark.parametrize(
