@@ -26,11 +26,6 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, flags=re.MULTILINE))
-LONGEST_MODULE = 500
-WHOLE_IN_ONE = {"compaction/steps/refusal_wordings.py", "store/tables.py"}
-"""Modules that are one thing, and longer than others: looked up, not read through."""
-MOST_MODULES = 16
-"""In a folder; more make a reader search."""
 
 # Places and hosts of one machine; written so that this line does not match itself.
 FOREIGN = re.compile(
@@ -56,16 +51,6 @@ def rows(page: str) -> list[list[str]]:
     return [row for row in cells if row[0] not in {"id", "variable", "key"} and set(row[0]) != {"-"}]
 
 
-def test_a_folder_can_be_taken_in_at_a_glance() -> None:
-    folders = Counter(
-        path.parent.relative_to(ROOT).as_posix()
-        for package in (*PACKAGES, "bench", "tests")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name != "__init__.py"
-    )
-    assert {folder: modules for folder, modules in folders.items() if modules > MOST_MODULES} == {}
-
-
 def test_no_module_is_in_a_circle_of_imports() -> None:
     """Imports for types count: whoever reads one module of a circle has to know all of them."""
     graph = grimp.build_graph(*PACKAGES, "bench", cache_dir=None)
@@ -84,14 +69,6 @@ def test_no_public_class_of_the_services_has_the_name_of_another() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set()
-
-
-def test_no_module_is_longer_than_a_reader_can_hold() -> None:
-    modules = [
-        path for package in {*PACKAGES, "bench", "docs"} - {"migrations"} for path in (ROOT / package).rglob("*.py")
-    ]
-    lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in modules}
-    assert {module: length for module, length in lengths.items() if length > LONGEST_MODULE}.keys() == WHOLE_IN_ONE
 
 
 def test_no_module_is_named_for_nothing() -> None:

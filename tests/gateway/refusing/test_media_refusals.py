@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.gateway.chatter import Chatter
-from tests.gateway.refusing.test_refusals import PATHS, ask, heads, shared
+from tests.gateway.chatter import PATHS, Chatter
+from tests.gateway.refusing.test_refusals import ask, heads, shared
 from tests.support.blocks import png
 from tests.support.eventually import eventually
 from tests.support.servers.loopback_providers import Asked, Says, Sends
