@@ -29,6 +29,9 @@ OPAQUE: Final = "opaque"
 ITEM: Final = "item"
 """Key of a block that was sent as an item of its own, with the item's type: its place among others is the API's."""
 
+CALLER: Final = "caller"
+"""Key of who made a tool call: an object that names by `tool_id` the server tool's call whose code made it."""
+
 CACHE_MARK: Final = "cache_control"
 """Key of a mark for the prompt cache, on a block or a tool."""
 
@@ -184,6 +187,15 @@ def is_server_result(block: Block) -> bool:
     return isinstance(kind, str) and kind != "tool_result" and kind.endswith("_tool_result")
 
 
+def calling_tool(block: Block) -> str | None:
+    """Return the id of the server tool's call that made a tool call, None if the model made it itself."""
+    caller = block.get(CALLER)
+    if block.get("type") != "tool_use" or not isinstance(caller, _MAPPING):
+        return None
+    identifier = caller.get("tool_id")
+    return identifier if isinstance(identifier, str) else None
+
+
 def acceptable(role: str, block: Any) -> dict[str, Any] | None:
     """Return `block` as the Messages API takes it in a message of `role`: itself, a mended copy, or None.
 
@@ -337,15 +349,18 @@ def message_facts(role: str, content: Any) -> MessageFacts:
         and all(new is old for new, old in zip(taken, parts, strict=True))
         and not any(map(is_signed_summary, staying))
         and not count_marks(parts)
-        and (_in_order(role, [part["type"] for part in staying]) or _items_in_order(staying)),
+        and (_in_order(role, staying) or _items_in_order(staying)),
     )
 
 
-def _in_order(role: str, kinds: list[str]) -> bool:
+def _in_order(role: str, parts: Sequence[Block]) -> bool:
     """Tell whether results begin a user message, and calls end an assistant's; server tools are left to repair."""
+    kinds = [part["type"] for part in parts]
     if role == "user":
         results = [kind == "tool_result" for kind in kinds]
         return results == sorted(results, reverse=True)
+    if any(calling_tool(block) is not None for block in parts):
+        return False
     if kinds[-1] in THINKING or any(kind in SERVER_CALLS or kind.endswith("_tool_result") for kind in kinds):
         return False
     calls = [kind == "tool_use" for kind in kinds]

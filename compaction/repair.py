@@ -12,7 +12,16 @@ from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import ITEM, SERVER_CALLS, THINKING, acceptable, is_server_result, is_signed_summary
+from compaction.messages import (
+    CALLER,
+    ITEM,
+    SERVER_CALLS,
+    THINKING,
+    acceptable,
+    calling_tool,
+    is_server_result,
+    is_signed_summary,
+)
 from compaction.soundness import is_sound
 from compaction.text.malformed import repair_media
 from compaction.tokens import json_text
@@ -39,6 +48,7 @@ class Repairs:
     renamed_calls: int = 0
     repaired_arguments: int = 0
     repaired_media: int = 0
+    detached_calls: int = 0
     dropped_blocks: int = 0
     stale_thinking: int = 0
     last_thinking: int = 0
@@ -70,6 +80,7 @@ _WARNINGS: Final = (
     ("moved_results", "{count} tool result(s) were stored out of place and moved to their call"),
     ("missing_results", "{count} tool call(s) had no result stored and got an error result"),
     ("renamed_calls", "{count} tool call(s) have an id or a name that the API refuses and got another"),
+    ("detached_calls", "{count} tool call(s) were made by a server tool's call that is not shown and stand without it"),
     ("repaired_arguments", "{count} tool call(s) have arguments that are no JSON object and are served as one"),
     ("repaired_media", "{count} image(s) or file(s) have no data, or a wrong media type, and are served repaired"),
     ("dropped_blocks", "{count} empty or orphaned block(s) are left out"),
@@ -197,7 +208,9 @@ def _mend(view: View, repairs: Repairs) -> View:
     for group in groups:
         if group[0].role == "assistant":
             _drop_repeated_calls(group, repairs)
-            _pair_server_tools(group, repairs, last=group is groups[-1])
+    _pair_server_tools(groups, repairs)
+    for group in groups:
+        if group[0].role == "assistant":
             _order_answer(group, repairs)
     _pair(groups, repairs)
     mended = [draft.finish() for draft in drafts if draft.parts]
@@ -412,24 +425,55 @@ def _place(group: list[_Draft], wanted: list[dict[str, Any]]) -> None:
         group[0].changed = True
 
 
-def _pair_server_tools(group: list[_Draft], repairs: Repairs, *, last: bool) -> None:
-    """Drop server-tool calls without a result and results without a call; a last message may be unfinished."""
+def _pair_server_tools(groups: list[list[_Draft]], repairs: Repairs) -> None:
+    """Drop server-tool calls without a result and results without a call; a loop under way may be unfinished.
+
+    While a server tool runs it may have the client's tools called: then its result is in a later answer, with nothing
+    but the results of those calls between. A call of the client's tools that names a server call which is gone stands
+    as the model's own.
+    """
     waiting: dict[str, dict[str, Any]] = {}
-    called: set[str] = set()
     stray: set[int] = set()
-    for block in (block for draft in group for block in draft.parts):
+    for group in groups:
+        parts = [block for draft in group for block in draft.parts]
+        if group[0].role == "user":
+            is_answer = all(block["type"] == "tool_result" for block in parts)
+        else:
+            _match_server_results(parts, waiting, stray)
+            is_answer = group is groups[-1] or any(block["type"] == "tool_use" for block in parts)
+        if not is_answer:
+            stray.update(map(id, waiting.values()))
+            waiting = {}
+    for draft in (draft for group in groups for draft in group) if stray else ():
+        kept = [block for block in draft.parts if id(block) not in stray]
+        if len(kept) != len(draft.parts):
+            repairs.dropped_blocks += len(draft.parts) - len(kept)
+            draft.parts, draft.changed = kept, True
+    _detach_calls(groups, repairs)
+
+
+def _match_server_results(parts: Sequence[dict[str, Any]], waiting: dict[str, dict[str, Any]], stray: set[int]) -> None:
+    """Add an answer's server calls to `waiting`, remove those that it has the result of, and note stray blocks."""
+    called: set[str] = set()
+    for block in parts:
         if block["type"] in SERVER_CALLS:
-            if block["id"] in called:
+            if block["id"] in called or block["id"] in waiting:
                 stray.add(id(block))
             else:
                 called.add(block["id"])
                 waiting[block["id"]] = block
         elif is_server_result(block) and waiting.pop(str(block.get("tool_use_id")), None) is None:
             stray.add(id(block))
-    if not last:
-        stray.update(map(id, waiting.values()))
-    for draft in group if stray else ():
-        kept = [block for block in draft.parts if id(block) not in stray]
-        if len(kept) != len(draft.parts):
-            repairs.dropped_blocks += len(draft.parts) - len(kept)
-            draft.parts, draft.changed = kept, True
+
+
+def _detach_calls(groups: list[list[_Draft]], repairs: Repairs) -> None:
+    """Take the name of the calling server tool off calls whose server call does not stand before them."""
+    server_calls: set[str] = set()
+    for draft in (draft for group in groups for draft in group if draft.role == "assistant"):
+        for place, block in enumerate(draft.parts):
+            if block["type"] in SERVER_CALLS:
+                server_calls.add(block["id"])
+            elif (caller := calling_tool(block)) is not None and caller not in server_calls:
+                draft.parts[place] = {key: value for key, value in block.items() if key != CALLER}
+                draft.changed = True
+                repairs.detached_calls += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.messages import INSTRUCTION, ITEM, OPAQUE, THINKING, acceptable
+from compaction.messages import INSTRUCTION, ITEM, OPAQUE, THINKING, acceptable, calling_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +92,7 @@ class _Pairing:
                 return False
             kind = block["type"]
             if kind == "tool_use":
-                if block["id"] in self.open:
+                if block["id"] in self.open or calling_tool(block) is not None:
                     return False
                 self.open.add(block["id"])
             elif kind not in _SPOKEN or (self.open and ITEM not in block):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from compaction.messages import has_tool_results, is_request
+from compaction.messages import SERVER_CALLS, calling_tool, has_tool_results, is_request, is_server_result
 from compaction.pieces import beginnings, goes_on
 from compaction.summary.zone import opening_length, preamble_length
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
@@ -22,6 +23,8 @@ class Trim(NamedTuple):
     """Indices of the messages that are gone."""
     cut: tuple[int, ...] = ()
     """Indices of requests that lost the results they began with: the calls these answered are gone."""
+    units: tuple[range, ...] = ()
+    """The index ranges that are gone, in the order in which they went."""
 
 
 def exchanges(view: Sequence[ViewMessage]) -> list[range]:
@@ -47,13 +50,24 @@ def last_answer(view: Sequence[ViewMessage]) -> int:
 def rounds(view: Sequence[ViewMessage], exchange: range) -> list[range]:
     """Return the rounds of an exchange: an assistant message and what follows it up to the next one.
 
-    Neighbouring assistant messages are one round: the API takes them as one message.
+    Neighbouring assistant messages are one round: the API takes them as one message. So are those between the call of a
+    server tool and the last message that refers to it, by a result or as the caller of the client's tools.
     """
-    starts = [
-        index
-        for index in exchange
-        if view[index].role == "assistant" and (index == exchange.start or view[index - 1].role != "assistant")
-    ]
+    starts: list[int] = []
+    called_in: dict[str, int] = {}
+    for index in exchange:
+        message = view[index]
+        if message.role != "assistant":
+            continue
+        if index == exchange.start or view[index - 1].role != "assistant":
+            starts.append(index)
+        for block in () if isinstance(message.content, str) else message.content:
+            if block.get("type") in SERVER_CALLS:
+                called_in.setdefault(str(block.get("id")), starts[-1])
+            elif called_in:
+                named = str(block.get("tool_use_id")) if is_server_result(block) else calling_tool(block)
+                if named in called_in:
+                    starts = starts[: bisect_right(starts, called_in[named])]
     return [range(start, end) for start, end in pairwise([*starts, exchange.stop])]
 
 
@@ -65,6 +79,7 @@ def drop_oldest(
     carries_summary: bool = False,
     waiting: bool = True,
     in_pieces: bool = False,
+    most_units: int | None = None,
 ) -> Trim:
     """Drop from the oldest end until `fits(messages, measured)` holds, or nothing more may go.
 
@@ -73,7 +88,7 @@ def drop_oldest(
     and so does what carries a summary in the beginning. `measured` is the sum of `measure` over what is left. An
     acknowledgement takes the place of what was dropped after a summary where roles would not alternate. A request that
     also answers calls of the exchange before it loses those results with it. With `in_pieces` neighbours of one role
-    are one message.
+    are one message. At most `most_units` units go; None sets no limit.
     """
     current = list(view)
     sizes = [measure(message) for message in view]
@@ -82,13 +97,15 @@ def drop_oldest(
     bridge: View = ()
     cut: tuple[int, ...] = ()
     gone: set[int] = set()
+    units: list[range] = []
     opening = opening_length(view, carries_summary=carries_summary)
     acknowledged = opening > preamble_length(view) and view[opening - 1].role == "user"
     answer = last_answer(view)
     before = opening - 1
     for unit in (*_drop_order(view, opening), *(_waiting(view, max(opening, answer + 1)) if waiting else ())):
-        if fits(count + len(bridge), total + sum(map(measure, bridge))):
+        if len(units) == most_units or fits(count + len(bridge), total + sum(map(measure, bridge))):
             break
+        units.append(unit)
         gone.update(unit)
         count -= sum(begins[unit.start : unit.stop])
         total -= sum(sizes[index] for index in unit)
@@ -105,7 +122,7 @@ def drop_oldest(
         begins[unit.stop] = not joins
     kept = [message for index, message in enumerate(current) if index not in gone]
     kept[opening:opening] = bridge
-    return Trim(tuple(kept), tuple(sorted(gone)), cut)
+    return Trim(tuple(kept), tuple(sorted(gone)), cut, tuple(units))
 
 
 def _drop_order(view: Sequence[ViewMessage], opening: int) -> Iterator[range]:

@@ -107,6 +107,7 @@ def problems(
             problems += _block(located, turn.role, reported=reported)
     problems += _client_pairs(turns, allow_open_tail=allow_open_tail)
     problems += _server_pairs(turns, allow_open_tail=allow_open_tail)
+    problems += _callers(turns)
     if reported:
         problems += _endings(turns)
     if tools is not None:
@@ -370,9 +371,10 @@ def _result_ids(turn: _Turn) -> set[str]:
 
 
 def _server_pairs(turns: Sequence[_Turn], *, allow_open_tail: bool) -> Iterator[str]:
+    """Yield server calls without a result, which may come after results of the tools that the server called."""
+    unanswered: dict[str, str] = {}
     for index, turn in enumerate(turns):
-        unanswered: dict[str, str] = {}
-        seen: set[str] = set()
+        seen: set[str] = set(unanswered)
         for located in turn.blocks if turn.role == "assistant" else ():
             if located.kind in SERVER_CALLS:
                 call_id = str(located.block.get("id"))
@@ -384,9 +386,23 @@ def _server_pairs(turns: Sequence[_Turn], *, allow_open_tail: bool) -> Iterator[
                 call_id = str(located.block.get("tool_use_id"))
                 if unanswered.pop(call_id, None) is None:
                     yield f"{located.path}: {located.kind} {call_id} has no server_tool_use before it"
-        if not (allow_open_tail and index == len(turns) - 1):
+        kinds = {located.kind for located in turn.blocks}
+        goes_on = kinds == {"tool_result"} if turn.role == "user" else "tool_use" in kinds
+        if not goes_on and not (allow_open_tail and index == len(turns) - 1):
             for call_id, path in unanswered.items():
-                yield f"{path}: {call_id} has no result in the same message"
+                yield f"{path}: {call_id} has no result where the conversation goes on"
+            unanswered = {}
+
+
+def _callers(turns: Sequence[_Turn]) -> Iterator[str]:
+    """Yield calls of the client's tools that name a server call which does not stand before them."""
+    known: set[str] = set()
+    for located in (located for turn in turns for located in turn.blocks):
+        caller = located.block.get("caller")
+        if located.kind in SERVER_CALLS:
+            known.add(str(located.block.get("id")))
+        elif isinstance(caller, dict) and caller.get("tool_id", "") not in {"", *known}:
+            yield f"{located.path}: its caller {caller['tool_id']} is not there"
 
 
 def _endings(turns: Sequence[_Turn]) -> Iterator[str]:

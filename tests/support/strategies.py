@@ -185,7 +185,7 @@ class _Build:
     def exchange(self, rounds: int) -> list[Message]:
         messages = [self.request()]
         for _ in range(rounds):
-            messages += self.call()
+            messages += self.programmatic_call() if self.pick(*["plain"] * 3, "by code") == "by code" else self.call()
         if self.pick("no answer", "answer") == "answer":
             messages.append(self.answer())
         return messages
@@ -252,6 +252,23 @@ class _Build:
         if self.pick("results only", "with a remark") == "with a remark":
             results.append(text_block(self.draw(self.prose)))
         return [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
+
+    def programmatic_call(self) -> list[Message]:
+        """Draw a call of a server tool whose code calls a tool of the client twice, its answer, and a request."""
+        server_id = f"srvtoolu_{next(self.serial)}"
+        caller = {"type": "code_execution_20250825", "tool_id": server_id}
+        code = {"type": "server_tool_use", "id": server_id, "name": "code_execution", "input": {"code": "await f()"}}
+        done = {"type": "code_execution_tool_result", "tool_use_id": server_id, "content": {"stdout": "42"}}
+        messages: list[Message] = []
+        before = [code]
+        for place in range(2):
+            call_id = self.call_id(place)
+            call = {"type": "tool_use", "id": call_id, "name": TOOL_NAMES[0], "input": {}, "caller": caller}
+            messages.append({"role": "assistant", "content": [*before, call]})
+            messages.append({"role": "user", "content": [self.result(call_id)]})
+            before = []
+        answer = {"role": "assistant", "content": [done, text_block(self.draw(self.prose))]}
+        return [*messages, answer, self.request()]
 
     def call_id(self, place: int) -> str:
         return f"call_{place}" if self.restarting else f"toolu_{next(self.serial):04d}"

@@ -201,7 +201,7 @@ REFUSED: dict[str, tuple[list[Message], str]] = {
     ),
     "server call without result": (
         [user("hi"), assistant(server_call(), TEXT), user("so?")],
-        "has no result in the same message",
+        "has no result where the conversation goes on",
     ),
     "server result without call": (
         [user("hi"), assistant(server_result(), TEXT)],
@@ -411,7 +411,7 @@ def test_conversations_shrink_to_the_tiny() -> None:
         lambda messages: any("unique" in line for line in problems(messages)),
         settings=SHRINK,
     )
-    assert len(broken) <= 4
+    assert len(broken) <= 6
 
 
 @pytest.mark.recorded

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.messages import acceptable
+from compaction.messages import acceptable, message_facts, tool_use_ids
 from compaction.pins.pinned import latest_request_pin
 from compaction.repair import LATE, LATE_DATA, NO_RESULT, NOTHING, ORPHANED, Repairs, mend, repair
+from compaction.shorten.trimming import rounds
 from compaction.soundness import is_sound
 from compaction.view import MARKER, OPENING, OUT_OF_PLACE, WRITTEN, View, ViewMessage, strip_thinking
 from tests.support.blocks import document_block, image_block, text_block, unknown_block
@@ -524,3 +525,62 @@ def test_the_warnings_say_what_was_mended() -> None:
         1,
     )
     assert len(repairs.warnings()) == 6
+
+
+def programmatic(*, answer: bool = True, between: tuple[dict[str, Any], ...] = ()) -> list[dict[str, Any]]:
+    """Return an exchange in which code that a server tool runs calls two tools of the client, one after the other."""
+    caller = {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}
+    code = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "code_execution", "input": {"code": "await query()"}}
+    done = {"type": "code_execution_tool_result", "tool_use_id": "srvtoolu_1", "content": {"stdout": "42"}}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "How many rows?"}]
+    for number in range(2):
+        call = {"type": "tool_use", "id": f"t{number}", "name": "query", "input": {}, "caller": caller}
+        messages.append({"role": "assistant", "content": [*([] if number else [code]), call]})
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "7"}
+        messages.append({"role": "user", "content": [result, *between]})
+    if answer:
+        messages.append({"role": "assistant", "content": [done, {"type": "text", "text": "There are 42."}]})
+    return messages
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
+def test_calls_that_a_server_tool_made_stay_with_its_call(length: int) -> None:
+    view = conversation_view(programmatic()[:length])
+    assert repair(view)[0] == view
+    # What nobody has asked for yet is in front of the model with everything that it refers to.
+    (only,) = rounds(view, range(length))
+    assert (only.start, only.stop) == (1, length)
+
+
+def test_a_server_call_that_was_given_up_goes_and_its_calls_stand_by_themselves() -> None:
+    talk = [*programmatic(answer=False), {"role": "user", "content": "Stop."}, {"role": "assistant", "content": "Yes."}]
+    view, repairs = repair(conversation_view(talk))
+    served = [message.as_message() for message in view]
+    assert problems(served) == []
+    assert "srvtoolu_1" not in json.dumps(served)
+    assert [called for message in served for called in tool_use_ids(message["content"])] == ["t0", "t1"]
+    assert repairs.detached_calls == 2
+    assert repair(view)[0] == view
+
+
+@pytest.mark.parametrize("first", [2, 3, 4, 5])
+def test_calls_whose_server_call_is_not_there_stand_by_themselves(first: int) -> None:
+    talk = programmatic()
+    view, _ = repair(conversation_view([talk[0], *talk[first:]]))
+    served = [message.as_message() for message in view]
+    assert problems(served) == []
+    assert "srvtoolu_1" not in json.dumps(served)
+
+
+def test_a_remark_beside_the_results_ends_a_server_call() -> None:
+    view, _ = repair(conversation_view(programmatic(between=({"type": "text", "text": "Hurry."},))))
+    assert problems([message.as_message() for message in view]) == []
+    assert "srvtoolu_1" not in json.dumps([message.content for message in view])
+
+
+def test_a_call_that_the_model_made_itself_is_sound() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "query", "input": {}, "caller": {"type": "direct"}}
+    assert message_facts("assistant", [call]).sound
+    assert is_sound(conversation_view([{"role": "user", "content": "Go."}, {"role": "assistant", "content": [call]}]))
+    by_code = {**call, "caller": {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}}
+    assert not message_facts("assistant", [by_code]).sound

@@ -174,7 +174,10 @@ def test_a_request_that_answers_calls_loses_the_results_with_their_round() -> No
     )
     trim = to(2, view)
     assert trim == Trim(
-        (ViewMessage("user", [text_block("stop, do this instead")], 2), view[3]), dropped=(0, 1), cut=(2,)
+        (ViewMessage("user", [text_block("stop, do this instead")], 2), view[3]),
+        dropped=(0, 1),
+        cut=(2,),
+        units=(range(2),),
     )
     assert to(4, view) == Trim(view, ())
 
@@ -189,7 +192,7 @@ def test_a_newest_message_that_speaks_keeps_the_results_it_brings() -> None:
         ("user", [result("b"), text_block("and be quick")]),
     )
     assert exchanges(view) == [range(2), range(2, 7)]
-    assert to(1, view) == Trim((view[2], *view[5:]), dropped=(0, 1, 3, 4))
+    assert to(1, view) == Trim((view[2], *view[5:]), dropped=(0, 1, 3, 4), units=(range(2), range(3, 5)))
     answered = (*view, ViewMessage("assistant", "done", 7))
     assert exchanges(answered) == [range(2), range(2, 6), range(6, 8)]
 
@@ -203,7 +206,7 @@ def test_a_request_that_is_dropped_after_all_is_not_called_cut() -> None:
         ("user", "next"),
         ("assistant", "done"),
     )
-    assert to(2, view) == Trim(view[4:], dropped=(0, 1, 2, 3))
+    assert to(2, view) == Trim(view[4:], dropped=(0, 1, 2, 3), units=(range(2), range(2, 4)))
 
 
 def repaired(conversation: list[dict[str, Any]]) -> View:
