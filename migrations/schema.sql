@@ -1,4 +1,4 @@
--- The whole schema at revision 0129, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0130, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2913,6 +2913,7 @@ declare
     v_shown double precision;
     v_tokens double precision := 0;
     v_least double precision := 0;
+    v_before integer;
     m record;
 begin
     select seq into answered from public.messages
@@ -2936,18 +2937,33 @@ begin
             v_least := v_least + least(v_shown, p_least_tokens * p_factor);
             exit when v_least > p_room and starts is not null;
             starts := m.seq;
-        else
-            exit when v_tokens > p_room and starts <= answered;
-            if (m.is_request and (m.seq <= request or request is null))
-               or (m.role = 'assistant' and (m.seq > request or request is null)
-                   and m.before is distinct from 'assistant') then
-                starts := m.seq;
-            end if;
+        elsif m.is_request or (m.role = 'assistant' and m.before is distinct from 'assistant') then
+            starts := m.seq;
+            exit when v_tokens > p_room;
         end if;
     end loop;
     -- All of it was gone through, and fits: what the head shows of its first exchange may, too.
     if starts is null or v_tokens <= p_room then
         starts := p_covers + 1;
+    end if;
+    -- What a server tool's code called, and its result, belong to the call of that tool, rounds before.
+    loop
+        select max(earlier.seq) into v_before
+        from public.messages as first join public.messages as earlier using (conversation_id)
+        where first.conversation_id = p_conversation and first.seq = starts and first.role = 'assistant'
+          and first.content::text ~ '"caller"\s*:\s*\{[^{}]*"tool_id"|"[a-z_]+_tool_result"'
+          and first.content::text !~ '"(server|mcp)_tool_use"'
+          and earlier.seq > greatest(p_covers, case when starts > request then request end) and earlier.seq < starts
+          and earlier.role = 'assistant' and earlier.superseded_at is null;
+        exit when v_before is null;
+        select coalesce(max(seq), p_covers) + 1 into starts from public.messages
+            where conversation_id = p_conversation and seq > p_covers and seq < v_before and role <> 'assistant'
+              and superseded_at is null;
+    end loop;
+    if starts < request then
+        select coalesce(max(seq), p_covers) into request from public.messages
+            where conversation_id = p_conversation and is_request and seq > p_covers and seq <= starts
+              and superseded_at is null;
     end if;
 end $$;
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from functools import partial
+from itertools import accumulate
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from compaction.media.shedding import media_of, replace_media
-from compaction.messages import is_request, tool_use_ids
+from compaction.messages import has_tool_results, is_request, tool_use_ids
 from compaction.pins.pinned import only_frames
 from compaction.recall.handles import NO_HANDLE
 from compaction.repair import repair
@@ -17,17 +18,21 @@ from compaction.shorten.recalled import recalled_lines
 from compaction.shorten.shortening import result_without_middle, text_of, without_middle
 from compaction.shorten.trimming import drop_oldest, exchanges, last_answer, rounds
 from compaction.summary.zone import opening_length, preamble_length
+from compaction.tokens import json_text
 from compaction.view import MARKER, WRITTEN, View, ViewMessage, map_blocks, signed_summary, strip_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from compaction.media.shedding import Medium
     from compaction.messages import Block
     from compaction.recall.handles import Handle, Handles
+    from compaction.shorten.trimming import Trim
 
 LEAST_CHARS: Final = 500
 """Characters that are always left of a text that has to be shortened, three quarters of them from its beginning."""
+LEAST_ITEMS: Final = 20
+"""Items that are always left of a list or an object in a call's input."""
 _MOST_CHARS: Final = 8
 """Characters that a unit of room may stand for at most: four a token, and the learned ratio is held within two."""
 
@@ -64,17 +69,20 @@ def fit_history(
 ) -> Fitted:
     """Return `view` within `room`, in the unit of `weigh`, with as little left out as that takes.
 
-    What recall gave back goes first, the oldest first, each result to a line that names it; the newest results stay.
-    Then the oldest images and files become texts that name them; those that nobody has answered yet stay for now. Then
-    the oldest whole exchanges go, then the oldest rounds of the last answered one; its request and newest round stay,
-    as do what nobody has answered yet and a first message with a summary. Where that one leaves no room for them, only
-    its summary stays, and more of the others. If that is not enough, long answers and results lose as much of their
-    middle as they have to, then requests that others follow; then all media but the newest message's become texts, and
-    at last the oldest of the requests that nobody has answered go. What is left may still be over: the caller warns.
-    A larger room never leaves less but for this first message's sake. `asked` is what will follow the history, its room
-    already taken off. `unread` are seqs of messages that were left out of the view because they would not fit, with
-    `lacks_rounds` older rounds of its last exchange among them. With `handles` the notes of what is cut say how to have
-    it back.
+    Recalled results give way first, oldest first, each to a line that names it; the newest results stay. Then the
+    oldest images and files become texts that name them; those that nobody has answered yet stay for now. Then whole
+    exchanges are dropped, oldest first, then the oldest rounds of the last answered exchange. Its request and newest
+    round stay, and so do unanswered requests and a first message with a summary. Of the unit that was dropped last, the request and
+    the newest rounds come back if they fit, and its long texts are cut instead (see `_with_part_of`).
+
+    If the rest is still too large, the first message's own words are cut, down to its summary; then long answers,
+    results and inputs of calls are cut; then requests that were answered. Then all media but the newest message's
+    become texts, and at last the oldest unanswered requests are dropped. The result may still be over `room`: the
+    caller warns. A larger room never leaves less, except where the first message comes back whole.
+
+    `asked` is what will follow the history, its room already taken off. `unread` are seqs of messages that were left
+    out of the view because they would not fit, with `lacks_rounds` older rounds of its last exchange among them. With
+    `handles` the notes of what is cut say how to have it back.
     """
     whole = tuple(view) if asked is None else (*view, asked)
 
@@ -84,21 +92,32 @@ def fit_history(
     def fits(_: int, measured: int) -> bool:
         return measured <= room
 
-    def drop(whole: Sequence[ViewMessage], *, waiting: bool) -> View:
-        return drop_oldest(whole, fits, measure=size, carries_summary=carries_summary, waiting=waiting).view
+    def fits_never(*_: int) -> bool:
+        return False
+
+    drop = partial(drop_oldest, measure=size, carries_summary=carries_summary)
+
+    def fill(whole: View) -> View:
+        """Drop units until the rest fits, and keep what there is room for of the last one."""
+        trim = drop(whole, fits, waiting=False)
+        if not trim.units or _total(trim.view, size) > room:
+            return trim.view
+        larger = drop(whole, fits_never, waiting=False, most_units=len(trim.units) - 1)
+        return _with_part_of(larger, trim.units[-1], len(whole), room, size, handles, cuts) or trim.view
 
     given = whole
     whole, cuts = _without_recalled(whole, room, size, carries_summary=carries_summary)
     whole = without_oldest_media(whole, room, size, newest_media(whole))
-    kept, opening = drop(whole, waiting=False), None
+    kept, opening = fill(whole), None
+    first = preamble_length(whole)
     if carries_summary and _total(kept, size) > room and (opening := _only_summary(whole)) is not None:
-        first = preamble_length(whole)
-        kept = drop((*whole[:first], opening, *whole[first + 1 :]), waiting=False)
+        kept = _with_cut_opening(whole, opening, fill, room, size, handles, cuts)
+        opening = opening if kept[first].content == opening.content else None
     if _total(kept, size) > room:
         opened = opening_length(kept, carries_summary=carries_summary)
-        kept, cuts = _shortened(kept, room, size, opened, cuts, handles)
+        kept = _shortened(kept, room, size, opened, cuts, handles)
         kept = without_oldest_media(kept, room, size, {len(kept) - 1})
-        kept = drop(kept, waiting=True)
+        kept = drop(kept, fits, waiting=True).view
     cut = sum(cuts.get(id(message), 0) for message in kept)
     kept_seqs = {message.seq for message in kept}
     if kept != given:
@@ -127,6 +146,95 @@ def _only_summary(view: Sequence[ViewMessage]) -> ViewMessage | None:
     if not view or signed_summary(view) is not None or _last_request(view) <= first:
         return None
     return only_frames(view[first])
+
+
+def _with_part_of(
+    larger: Trim,
+    unit: range,
+    length: int,
+    room: float,
+    size: Callable[[ViewMessage], int],
+    handles: Handles | None,
+    cuts: dict[int, int],
+) -> View | None:
+    """Return the view of `larger`, which is too large, with only a part of its oldest unit; None if no part fits.
+
+    `unit` are the indices that the unit had in the view that was trimmed, of `length` messages. What the user asked in
+    it stays, and its newest rounds as far as they fit. The round before these is cut to the room that is left, or
+    dropped if it cannot be cut so short. If no round fits, the request is cut as well. `cuts` is told of what was cut.
+    """
+    view = larger.view
+    bridge = len(view) + len(larger.dropped) - length
+    start = unit.start - sum(index < unit.start for index in larger.dropped) + bridge
+    unit = range(start, start + len(unit))
+    parts = rounds(view, unit)
+    asked = range(unit.start, parts[0].start if parts else unit.stop)
+    left = room - _total(view, size) + _total(view[asked.stop : unit.stop], size)
+    newest = len(parts)
+    while newest and (weight := _total(view[parts[newest - 1].start : parts[newest - 1].stop], size)) <= left:
+        left -= weight
+        newest -= 1
+    newest = max(newest, 1)
+    head, oldest = view[: asked.stop], parts[newest - 1 : newest]
+    tail_at = oldest[0].start if oldest else unit.stop
+    joined = (*head, *view[tail_at:])
+    following = view[unit.stop : unit.stop + 1]
+    if newest < len(parts) or not any(has_tool_results(each.role, each.content) for each in following):
+        following = ()
+
+    def cut(message: ViewMessage, level: int) -> ViewMessage:
+        # The next request may bring results of the round: these are cut with it, and its words stay.
+        is_next = any(message.seq == each.seq for each in following)
+        return (_cut_answer if is_next else cut_message)(message, level, handles=handles)
+
+    cut_end = len(head) + sum(map(len, oldest)) + len(following)
+    cut_places = [range(len(head), cut_end)]
+    if newest >= len(parts):
+        cut_places.append(range(asked.start, cut_end))
+    for places in cut_places:
+        shorter = (*joined[: places.start], *_filled(joined, places, cut, room, size), *joined[places.stop :])
+        if _total(shorter, size) <= room:
+            _note_cuts(joined, shorter, cuts)
+            return shorter
+    without = (*head, *view[oldest[0].stop if oldest else unit.stop :])
+    return without if newest < len(parts) and _total(without, size) <= room else None
+
+
+def _with_cut_opening(
+    whole: View,
+    opening: ViewMessage,
+    fill: Callable[[View], View],
+    room: float,
+    size: Callable[[ViewMessage], int],
+    handles: Handles | None,
+    cuts: dict[int, int],
+) -> View:
+    """Return `whole` fitted with the first message's own words cut, or gone where even that is too large.
+
+    `opening` is the first message without them. The other messages come first: the words get the room that these leave.
+    """
+    first = preamble_length(whole)
+    cut = partial(_cut_opening, opening=opening, handles=handles)
+
+    def with_opening(view: View, message: ViewMessage) -> View:
+        return (*view[:first], message, *view[first + 1 :])
+
+    kept = fill(with_opening(whole, cut(whole[first], LEAST_CHARS)))
+    if _total(kept, size) > room:
+        return fill(with_opening(whole, opening))
+    # The words of the whole message are cut, not those that were cut already.
+    uncut = with_opening(kept, whole[first])
+    filled = _filled(uncut, range(first, first + 1), cut, room, size)
+    kept = with_opening(kept, filled[0])
+    _note_cuts(uncut[first : first + 1], filled, cuts)
+    return kept
+
+
+def _note_cuts(before: Sequence[ViewMessage], after: Sequence[ViewMessage], cuts: dict[int, int]) -> None:
+    """Count the texts of each message in `after` that were cut, with those that were cut in it before."""
+    for old, new in zip(before, after, strict=True):
+        if new is not old:
+            cuts[id(new)] = cuts.get(id(old), 0) + _blocks_changed(old, new)
 
 
 def count_exchanges(view: Sequence[ViewMessage]) -> int:
@@ -197,19 +305,21 @@ def _shortened(
     room: float,
     size: Callable[[ViewMessage], int],
     opening: int,
-    cuts: Mapping[int, int],
+    cuts: dict[int, int],
     handles: Handles | None,
-) -> tuple[View, dict[int, int]]:
-    """Return `view` with long texts cut until it fits, answers and results, then older requests; and how many were.
+) -> View:
+    """Return `view` with long texts cut until it fits: answers, results and inputs of calls, then requests.
 
-    The texts are counted by the id of the message that they are in. The first `opening` messages stay as they are, and
-    so does what was asked last. `cuts` were made before.
+    The first `opening` messages stay as they are, and so does the last request if nobody has answered it. `cuts` is
+    told of what was cut.
     """
     asked_last = _last_request(view)
+    requests_end = asked_last if asked_last > last_answer(view) else len(view)
     shorter = view
     for cut, end in (
         (partial(_cut_answer, handles=handles), len(view)),
         (partial(_cut_request, handles=handles), asked_last),
+        (partial(_cut_request, handles=handles), requests_end),
     ):
         shorter = (
             *shorter[:opening],
@@ -218,9 +328,8 @@ def _shortened(
         )
         if _total(shorter, size) <= room:
             break
-    return shorter, {
-        id(new): cuts.get(id(old), 0) + _blocks_changed(old, new) for old, new in zip(view, shorter, strict=True)
-    }
+    _note_cuts(view, shorter, cuts)
+    return shorter
 
 
 def _filled(
@@ -244,17 +353,44 @@ def _filled(
 
 
 def _texts(content: Any) -> list[str]:
-    """Return the texts in a message's content, those in its results as one each."""
+    """Return the texts in a message's content, those in its results and inputs of calls as one each."""
     if isinstance(content, str):
         return [content]
-    inner = (block.get("content", "") if block.get("type") == "tool_result" else [block] for block in content)
-    return [each if isinstance(each, str) else "".join(map(text_of, each or ())) for each in inner]
+    return [_text_in(block) for block in content]
+
+
+def _text_in(block: Block) -> str:
+    match block.get("type"):
+        case "tool_use":
+            return json_text(block.get("input"))
+        case "tool_result":
+            inner = block.get("content", "")
+            return inner if isinstance(inner, str) else "".join(map(text_of, inner or ()))
+        case _:
+            return text_of(block)
+
+
+def cut_message(message: ViewMessage, level: int, *, handles: Handles | None) -> ViewMessage:
+    """Cut every text, result and input of a call in a message to `level` characters each."""
+    return _cut_request(_cut_answer(message, level, handles=handles), level, handles=handles)
+
+
+def _cut_opening(message: ViewMessage, level: int, *, opening: ViewMessage, handles: Handles | None) -> ViewMessage:
+    """Cut a first message's own words to `level` characters each; `opening` is what else is in it."""
+    content, rest = message.content, opening.content
+    own = message.with_content(content[: len(content) - len(rest)])
+    shorter = _cut_texts(own, level, handles)
+    if shorter is own:
+        return message
+    if isinstance(content, str):
+        return message.with_content(f"{shorter.content}{rest}")
+    return message.with_content([*shorter.content, *rest])
 
 
 def _cut_answer(message: ViewMessage, level: int, *, handles: Handles | None) -> ViewMessage:
     """Cut what an assistant said, or tools returned, to `level` characters each."""
     if message.role == "assistant":
-        return _cut_texts(message, level, handles)
+        return map_blocks(_cut_texts(message, level, handles), partial(_cut_call, level=level))
 
     def cut(block: dict[str, Any]) -> dict[str, Any]:
         return _cut_result(block, level, handles) if block.get("type") == "tool_result" else block
@@ -290,6 +426,47 @@ def _cut_text(text: str, level: int, handle: Handle) -> str:
 
 def _cut_result(block: dict[str, Any], level: int, handles: Handles | None) -> dict[str, Any]:
     return result_without_middle(block, level - level // 4, level // 4, ending=MARKER, handles=handles) or block
+
+
+def _cut_call(block: dict[str, Any], level: int) -> dict[str, Any]:
+    """Cut the texts in a tool call's input to `level` characters each, and its lists and objects to as much."""
+    given = block.get("input")
+    if block.get("type") != "tool_use" or not isinstance(given, dict) or len(json_text(given)) <= level:
+        return block
+    shorter = cut_value(given, level)
+    return block if shorter is given else {**block, "input": shorter}
+
+
+def cut_value(value: Any, level: int) -> Any:
+    """Return a JSON value with every text in it cut to `level` characters; the same object if nothing was.
+
+    Of a list or an object of more than `level` characters the first items stay, and the last.
+    """
+    if isinstance(value, str):
+        return _cut_text(value, level, NO_HANDLE)
+    if isinstance(value, dict):
+        kept, changed = _cut_items(value.items(), level)
+        return dict(kept) if changed else value
+    if isinstance(value, list):
+        entries, changed = _cut_items(enumerate(value), level)
+        return [item for _, item in entries] if changed else value
+    return value
+
+
+def _cut_items(items: Iterable[tuple[Any, Any]], level: int) -> tuple[list[tuple[Any, Any]], bool]:
+    """Return the items of a list or an object, cut, and whether any is another or gone."""
+    given = list(items)
+    cut = [(key, cut_value(value, level)) for key, value in given]
+    is_changed = any(new is not old for (_, new), (_, old) in zip(cut, given, strict=True))
+    if len(cut) <= LEAST_ITEMS:
+        return cut, is_changed
+    sizes = [len(json_text(value)) + len(str(key)) for key, value in cut]
+    ends = [*accumulate(sizes)]
+    head = max(LEAST_ITEMS, bisect_right(ends, level - level // 4))
+    tail = sum(ends[-1] - end + size <= level // 4 for end, size in zip(ends[head:], sizes[head:], strict=True))
+    if head + tail >= len(cut):
+        return cut, is_changed
+    return [*cut[:head], *cut[len(cut) - tail :]], True
 
 
 def _blocks_changed(old: ViewMessage, new: ViewMessage) -> int:

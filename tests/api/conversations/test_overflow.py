@@ -190,11 +190,16 @@ def test_a_call_with_an_older_version_gets_the_smaller_context(talk: Talk) -> No
 def test_a_long_loop_keeps_its_request_and_its_newest_round(service: Service, product: Chat) -> None:
     talk = Talk(service, product)
     talk.say(*exchanges(2, 100), request("fix it"), *rounds(10, 500))
+    sizes = []
     for _ in range(3):
-        found = talk.shrink()["messages"]
+        answered = talk.shrink()
+        found = answered["messages"]
+        sizes.append(answered["tokens"]["context"])
         assert found[0] == request("fix it")
         assert found[-1]["content"][0]["tool_use_id"] == "toolu_9_0"
-    assert len(found) == 3
+    assert sizes == sorted(sizes, reverse=True)
+    # The newest round, and what of the one before it there is room for.
+    assert [message["role"] for message in found] == ["user", *["assistant", "user"] * 2]
     spans = {span["fate"] for span in talk.service.client.get(f"{talk.path}/snapshots/3").json()["coverage"]}
     assert spans >= {"dropped", "kept"}
 

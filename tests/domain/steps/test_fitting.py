@@ -15,8 +15,8 @@ from compaction.payload.assembly import Assembly, History, Layers, assemble, fix
 from compaction.pins.pinned import Pin, message_text, with_pins, without_pins
 from compaction.policy import merge
 from compaction.repair import repair
-from compaction.shorten.fitting import Fitted, fit_history
-from compaction.shorten.trimming import exchanges, last_answer, rounds
+from compaction.shorten.fitting import LEAST_CHARS, cut_message, fit_history
+from compaction.shorten.trimming import exchanges, rounds
 from compaction.summary.zone import framed, with_summary, without_summary
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
@@ -40,11 +40,15 @@ def built(layers: Layers, budget: int, reserved: int = 100) -> Assembly:
 
 
 def chat(turns: int, chars: int = 400) -> View:
+    return view_of(chat_messages(turns, chars))
+
+
+def chat_messages(turns: int, chars: int = 400) -> list[dict[str, Any]]:
     messages = []
     for number in range(turns):
         messages.append({"role": "user", "content": f"Question {number} " + "q" * chars})
         messages.append({"role": "assistant", "content": f"Answer {number} " + "a" * chars})
-    return view_of(messages)
+    return messages
 
 
 def weigh(message: ViewMessage) -> float:
@@ -86,14 +90,6 @@ def test_a_larger_room_never_leaves_less(conversation: list[dict[str, Any]], bud
     assert {message.seq for message in small} <= {message.seq for message in large}
 
 
-def units(view: View) -> list[int]:
-    """Return the tokens of what is left out as one: older exchanges, rounds of the last, requests that wait."""
-    parts = exchanges(view)
-    older = [view_tokens(view[part.start : part.stop]) for part in parts[:-1]]
-    inner = [view_tokens(view[each.start : each.stop]) for part in parts[-1:] for each in rounds(view, part)[:-1]]
-    return older + inner + [message.tokens for message in view[last_answer(view) + 1 :]]
-
-
 def recalls(count: int, chars: int) -> View:
     """Return a chat whose model recalled before each answer, and has just done so again."""
     messages: list[dict[str, Any]] = []
@@ -127,21 +123,136 @@ def test_what_was_recalled_goes_before_anything_else(count: int, chars: int, roo
         assert view_tokens(fitted.view) - fitted.view[lines[-1]].tokens + view[lines[-1]].tokens > room
 
 
-@given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 40_000))
+SIZES = st.sampled_from([5, 40, 900, 6_000, 50_000])
+"""Characters of a text, a result or an input."""
+
+
+@st.composite
+def talks(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Draw exchanges with rounds of parallel calls, any text of which may be long; the last may wait for its answer."""
+    messages: list[dict[str, Any]] = []
+
+    def text(label: str) -> str:
+        return f"{label} {len(messages)} " + "word " * (draw(SIZES) // 5)
+
+    for _ in range(draw(st.integers(1, 5))):
+        messages.append({"role": "user", "content": text("Question")})
+        for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
+            calls = [f"t{len(messages)}x{number}" for number in range(draw(st.sampled_from([1, 2, 13])))]
+            inputs = [{"path": "a.py", "content": text("Input")} if draw(st.booleans()) else {} for _ in calls]
+            messages.append(
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "tool_use", "id": call, "name": "write", "input": given}
+                        for call, given in zip(calls, inputs, strict=True)
+                    ],
+                }
+            )
+            results = [{"type": "tool_result", "tool_use_id": call, "content": text("Result")} for call in calls]
+            messages.append({"role": "user", "content": results})
+        messages.append({"role": "assistant", "content": text("Answer")})
+    return messages[: len(messages) - draw(st.integers(0, min(3, len(messages) - 1)))]
+
+
+def least_unit(view: View) -> int:
+    """Return the most tokens that a request and one round of it take when they are cut as short as may be."""
+    shortest = tuple(cut_message(message, LEAST_CHARS, handles=None) for message in view)
+    most = 0
+    for exchange in exchanges(shortest):
+        parts = rounds(shortest, exchange)
+        asked = shortest[exchange.start : parts[0].start if parts else exchange.stop]
+        for part in parts or [range(0)]:
+            most = max(most, view_tokens(asked) + view_tokens(shortest[part.start : part.stop]))
+    return most
+
+
+@given(conversation=st.one_of(talks(), any_conversations(max_chars=20_000)), room=st.integers(0, 200_000))
 def test_what_fits_is_there(conversation: list[dict[str, Any]], room: int) -> None:
-    """The room that is left over is less than the next unit takes; where texts are cut, next to nothing is left."""
+    """The room that is left is less than the next unit takes when it is cut."""
     history = view_of(conversation)
     fitted = fit_history(history, room, weigh, carries_summary=False)
     whole = view_tokens(history)
     thinking = whole - view_tokens(strip_thinking(history, len(history)))
-    assert fitted.tokens >= min(whole, room - max(units(history), default=0)) - thinking
-    if fitted.cut and fitted.tokens <= room and history[-1] == fitted.view[-1] and not waiting_gone(history, fitted):
-        again = fit_history(history, room + 2 * fitted.cut + 1, weigh, carries_summary=False)
-        assert again.tokens > fitted.tokens or again.cut < fitted.cut
+    assert fitted.tokens >= min(whole, room - least_unit(history)) - thinking
+    assert problems([message.as_message() for message in fitted.view]) == []
+    assert fit_history(fitted.view, room, weigh, carries_summary=False).view == fitted.view
+    if fitted.tokens > room:
+        # Nothing is left that could go: the request that waits, and texts that were cut.
+        assert not [message for message in fitted.view if message.seq not in waiting_or_last(history)]
 
 
-def waiting_gone(history: View, fitted: Fitted) -> bool:
-    return any(message.seq in fitted.left_out for message in history[last_answer(history) + 1 :])
+def waiting_or_last(history: View) -> set[int]:
+    """Return the seqs of the request that was answered last, its newest round and what nobody has answered."""
+    last = exchanges(history)[-1]
+    parts = rounds(history, last)
+    start = parts[-1].start if parts else last.start
+    asked = parts[0].start if parts else last.stop
+    return {message.seq for message in (*history[last.start : asked], *history[start:])}
+
+
+@given(
+    conversation=talks(), budgets=st.tuples(st.integers(0, 120_000), st.integers(0, 120_000)), summarized=st.booleans()
+)
+def test_a_larger_room_never_has_fewer_tokens(
+    conversation: list[dict[str, Any]], budgets: tuple[int, int], summarized: bool
+) -> None:
+    history = view_of(conversation)
+    if summarized:
+        history = (with_summary(history[0], "They spoke."), *history[1:])
+    small, large = (fit_history(history, room, weigh, carries_summary=summarized) for room in sorted(budgets))
+    if not summarized:
+        assert small.tokens <= large.tokens
+        assert set(large.left_out) <= set(small.left_out)
+    elif small.opening_dropped == large.opening_dropped:
+        # A first message that comes back whole takes the room of others.
+        assert small.tokens <= large.tokens + least_unit(history)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("room", [12_000, 28_000, 60_000, 123_904])
+def test_results_that_do_not_fit_together_are_cut_also_when_the_model_has_answered(room: int, after: int) -> None:
+    calls = [{"type": "tool_use", "id": f"t{n}", "name": "read", "input": {"page": n}} for n in range(13)]
+    results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": f"{n} " + "r" * 40_000} for n in range(13)]
+    talk = [
+        {"role": "user", "content": "Read all pages."},
+        {"role": "assistant", "content": calls},
+        {"role": "user", "content": results},
+        {"role": "assistant", "content": "I have read them."},
+        {"role": "user", "content": "And?"},
+    ]
+    history = view_of(talk[: 3 + after])
+    fitted = fit_history(history, room, weigh, carries_summary=False)
+    assert room - 30 <= fitted.tokens <= room
+    assert (fitted.left_out, fitted.cut) == ((), 13)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_long_input_of_a_call_is_cut_and_stays_an_object(*, answered: bool) -> None:
+    given = {"path": "a.py", "content": "begins " + "c" * 300_000 + " ends", "edits": [{"old": "x", "new": "y"}] * 900}
+    talk = [
+        {"role": "user", "content": "Write it."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "write", "input": given}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
+        *([{"role": "assistant", "content": "Done."}] if answered else []),
+    ]
+    fitted = fit_history(view_of(talk), 20_000, weigh, carries_summary=False)
+    assert len(fitted.view) == len(talk)
+    assert 19_900 < fitted.tokens <= 20_000
+    (call,) = fitted.view[1].content
+    assert isinstance(call, dict)
+    assert call["input"]["path"] == "a.py"
+    assert call["input"]["content"].startswith("begins ccc")
+    assert call["input"]["content"].endswith(f"ccc ends{MARKER}")
+    assert {"old": "x", "new": "y"} in call["input"]["edits"]
+
+
+def test_an_older_exchange_keeps_its_request_and_newest_rounds() -> None:
+    history = view_of([*agent(40, 2_000), {"role": "assistant", "content": "Fixed."}, *chat_messages(2)])
+    fitted = fit_history(history, 10_000, weigh, carries_summary=False)
+    assert (fitted.view[0].content, fitted.view[-1]) == ("Fix the bug.", history[-1])
+    assert 10_000 - 300 < fitted.tokens <= 10_000
+    assert [message.seq for message in fitted.view[1:]] == list(range(fitted.view[1].seq, len(history)))
 
 
 @given(conversation=any_conversations(max_chars=20_000), room=st.integers(0, 30_000))
@@ -218,29 +329,32 @@ def agent(count: int, chars: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("as_blocks", [False, True])
 @pytest.mark.parametrize("pinned", [(), (Pin("pin_1", 3, "Never before nine."),)])
-def test_a_first_message_that_leaves_no_room_gives_way_to_its_summary(
+def test_a_first_message_that_leaves_no_room_is_cut_and_keeps_its_summary(
     *, as_blocks: bool, pinned: tuple[Pin, ...]
 ) -> None:
-    """What a summary was put into stays, but not when the others would have to go for it and it would be over still."""
-    words = "w" * 40_000
+    words = "It begins. " + "w" * 40_000 + " It ends."
     first = ViewMessage("user", [text_block(words)] if as_blocks else words, 0)
     rest = tuple(message for message in chat(9) if message.seq > 0)
     history = with_pins((with_summary(first, "They spoke."), *rest), pinned)
     fitted = fit_history(history, 5_000, weigh, carries_summary=True)
-    assert fitted.opening_dropped
-    assert fitted.tokens <= 5_000
-    served_messages = [message.as_message() for message in fitted.view]
-    assert problems(served_messages) == []
-    assert words not in str(served_messages)
-    assert framed("They spoke.") in str(message_text(fitted.view[0].content))
-    assert all(pin.text in message_text(fitted.view[0].content) for pin in pinned)
+    assert (fitted.opening_dropped, fitted.cut) == (False, 1)
+    assert 4_990 < fitted.tokens <= 5_000
+    assert problems([message.as_message() for message in fitted.view]) == []
+    said = str(message_text(fitted.view[0].content))
+    assert said.startswith("It begins.")
+    assert f"It ends.{MARKER}" in said
+    assert framed("They spoke.") in said
+    assert all(pin.text in said for pin in pinned)
     assert fitted.view[1:] == rest
     # The next compaction finds both frames again, so that neither is there twice.
     bare = without_pins(fitted.view, pinned)
-    assert message_text(without_summary(bare[0], "They spoke.").content) == ""
-    assert not fit_history(history, 20_000, weigh, carries_summary=True).opening_dropped
-    alone = fit_history(history[:2], 5_000, weigh, carries_summary=True)
-    assert words in str(alone.view[0].content)  # it is what was asked last
+    assert message_text(without_summary(bare[0], "They spoke.").content).endswith(MARKER)
+    # Where even the shortest cut leaves no room, the summary stays alone.
+    alone = fit_history(history, view_tokens(history[-1:]) + 100, weigh, carries_summary=True)
+    assert alone.opening_dropped
+    assert "It begins." not in str(alone.view[0].content)
+    whole = fit_history(history, 20_000, weigh, carries_summary=True)
+    assert whole.view == history
 
 
 @pytest.mark.requirement("P5", "P6")
