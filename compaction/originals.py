@@ -34,11 +34,10 @@ def with_originals(zone: Sequence[ViewMessage], contents: Mapping[int, Any]) -> 
     def whole(message: ViewMessage) -> ViewMessage:
         if message.seq not in contents:
             return message
-        stored = {
-            block.get("tool_use_id"): block.get("content", "")
-            for block in blocks(contents[message.seq])
-            if block.get("type") == "tool_result"
-        }
+        stored: dict[str, Any] = {}
+        for block in _results(ViewMessage(message.role, contents[message.seq])):
+            # Of several results of one call the view shows the first.
+            stored.setdefault(str(block.get("tool_use_id")), block.get("content", ""))
 
         def restored(block: dict[str, Any]) -> dict[str, Any]:
             if block.get("type") != "tool_result" or block.get("tool_use_id") not in stored:

@@ -217,8 +217,12 @@ class Draft:
             self._add(line, line.groups, records, "result", worths)
             return
         line.status = ERROR_STATUS if failed else DONE
-        line.first, line.place = line.place, place
+        if not line.results:
+            line.called_at = line.place
+        line.place = place
+        known = len(line.outcome)
         self._add(line, line.outcome, records, "result", worths)
+        line.results.append((place, line.outcome[known:]))
 
     def attachment(self, source: Source, kind: str, text: str, place: int) -> None:
         """Append a block that is not speech, such as a document or an image, by its kind and its text."""

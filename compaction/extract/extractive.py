@@ -96,9 +96,7 @@ def extract_placed(
         best = max(draft.clauses, key=lambda clause: (selection.rate(clause), -clause.index))
         text = f"{text}\n{best.line.prefix}{best.group.lead}{best.text}"
         best.line.open = True
-    return disarmed(text)[: max(0, max_chars)], [
-        (line.place,) if line.first is None else (line.first, line.place) for line in draft.kept_lines()
-    ]
+    return disarmed(text)[: max(0, max_chars)], [line.sources() for line in draft.kept_lines()]
 
 
 def _render(draft: Draft, *, roomy: bool) -> str:

@@ -107,8 +107,10 @@ class Line:
     groups: list[Group] = field(default_factory=list)
     outcome: list[Group] = field(default_factory=list)
     open: bool = False
-    first: int | None = None
-    """Place of a call whose outcome, at `place`, came in a later message."""
+    called_at: int = 0
+    """Place of a call that has results; the newest of them is at `place`."""
+    results: list[tuple[int, list[Group]]] = field(default_factory=list)
+    """Places of a call's results, and what each of them says."""
     heading: Heading | None = None
 
     def text(self) -> str:
@@ -121,6 +123,15 @@ class Line:
             outcome = f"{ERROR_STATUS}: {outcome}" if outcome else ERROR_STATUS
         said = f"({said})" if said else ""
         return f"{self.prefix}{said}{ARROW}{outcome or self.status}"
+
+    def sources(self) -> tuple[int, ...]:
+        """Return the places that its text is from, ascending: of several results those of which something is kept."""
+        if not self.results:
+            return (self.place,)
+        quoted = {place for place, groups in self.results if any(group.open for group in groups)}
+        if not quoted or self.status == ERROR_STATUS:
+            quoted.add(self.place)
+        return tuple(sorted({self.called_at, *quoted}))
 
     def overhead(self) -> int:
         """Return the most characters that the line takes besides its clauses, its line break included."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,13 @@ from compaction.claims.extracted import claims_of
 from compaction.claims.packing import packed, unpacked
 from compaction.claims.proof import Handling, prove
 from compaction.extract.extractive import extract_placed
+from compaction.messages import blocks
+from compaction.originals import with_originals
+from compaction.policy import merge
 from compaction.view import WRITTEN, ViewMessage
+from tests.support.strategies import any_conversations
+from worker.summarizers import SummaryError, SummaryRequest
+from worker.summarizers.extractive import ExtractiveSummarizer
 
 ZONE = (
     ViewMessage("user", "I'd like to go to Lisbon in May, budget is 5,000 EUR for Anna and me.", 3),
@@ -269,3 +277,53 @@ def test_no_line_goes_that_says_something(lines: list[str | None]) -> None:
 def test_counts_are_read_as_they_are_written(counts: ClaimCounts, around: str) -> None:
     assert ClaimCounts.read(f"Summarized 3 messages; {counts}; its messages alone") == counts
     assert ClaimCounts.read(around) is None
+
+
+@given(conversation=any_conversations(max_chars=700, max_faults=4), max_tokens=st.integers(64, 2_000))
+def test_the_lines_of_an_extract_name_the_messages_that_they_quote(
+    conversation: list[dict[str, Any]], max_tokens: int
+) -> None:
+    zone = tuple(ViewMessage(each["role"], each["content"], seq) for seq, each in enumerate(conversation))
+    try:
+        summary = ExtractiveSummarizer().summarize(
+            SummaryRequest(zone, None, merge({"summary_max_tokens": max_tokens, "compaction_threshold_tokens": 10**6}))
+        )
+    except SummaryError:
+        return
+    calls = {
+        message.seq: [
+            str(block.get("name")) for block in blocks(message.content) if str(block.get("type")).endswith("tool_use")
+        ]
+        for message in zone
+    }
+    for claim in summary.claims or ():
+        assert claim.support == "verbatim"
+        if claim.text.startswith("Called "):
+            name = claim.text.removeprefix("Called ").split("(")[0].split(" ")[0]
+            assert any(name in called for seq in claim.seqs for called in calls[seq]), (claim, calls)
+
+
+def test_a_line_of_a_call_with_two_results_names_the_call_and_those_that_it_quotes() -> None:
+    zone = (
+        ViewMessage("user", "Look it up.", 0),
+        ViewMessage("assistant", [{"type": "tool_use", "id": "t", "name": "look", "input": {"q": "harbour"}}], 1),
+        ViewMessage(
+            "user", [{"type": "tool_result", "tool_use_id": "t", "content": "The harbour closes at 17:45."}], 2
+        ),
+        ViewMessage("assistant", "It closes then.", 3),
+        ViewMessage(
+            "user", [{"type": "tool_result", "tool_use_id": "t", "content": "Berth 12 is free on 2031-04-05."}], 4
+        ),
+    )
+    summary = ExtractiveSummarizer().summarize(SummaryRequest(zone, None, merge({})))
+    (claim,) = (each for each in summary.claims or () if each.text.startswith("Called look"))
+    assert "17:45" in claim.text
+    assert "Berth 12" in claim.text
+    assert (claim.seqs, claim.support) == ((1, 2, 4), "verbatim")
+
+
+def test_a_result_that_was_cut_is_read_again_as_it_stood_where_another_has_its_id() -> None:
+    first, second = ({"type": "tool_result", "tool_use_id": "t", "content": text} for text in ("first", "second"))
+    cut = ViewMessage("user", [{**first, "content": "fi"}], 2)
+    (whole,) = with_originals([cut], {2: [first, second]})
+    assert whole.content == [first]
