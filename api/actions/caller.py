@@ -47,6 +47,22 @@ class Caller(NamedTuple):
         """Run a query of the store, which begins with the tenant, in a transaction of its own."""
         return await self.services.run(self.tenant_id, query, self.tenant_id, *args, **kwargs)
 
+    async def run_and_wake(
+        self,
+        query: Callable[Concatenate[Connection, UUID, UUID, P], R],
+        conversation_id: UUID,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run a query that may make a check of a conversation due, then wake the workers for it.
+
+        Without the wake-up the next turn would find a check due already and send none, so that only the sweeper would
+        find it.
+        """
+        result = await self.services.run(self.tenant_id, query, self.tenant_id, conversation_id, *args, **kwargs)
+        self.services.wakeups.add(conversation_id, self.tenant_id)
+        return result
+
     async def run_in(
         self,
         conversation_id: UUID,

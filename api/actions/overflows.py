@@ -56,7 +56,7 @@ async def shrink_context(caller: Caller, conversation_id: UUID, wanted: Overflow
 
 async def shrink_after(caller: Caller, conversation_id: UUID, refused: RefusedCall) -> Overflowed:
     """Make the context smaller after a refusal and return what was done; raise the problem of no such conversation."""
-    done = or_not_found(await caller.run(_overflow, conversation_id, caller, refused))
+    done = or_not_found(await caller.run_and_wake(_overflow, conversation_id, caller, refused))
     caller.services.metrics.overflows[done.outcome].inc()
     log.warning("context.overflow", outcome=done.outcome, tokens=done.tokens, fixed_tokens=done.fixed_tokens)
     if done.summary_run_id is not None:

@@ -163,7 +163,7 @@ async def list_rules(rows: Sequence[AnyRow], policy: Policy) -> list[RuleOut]:
 
 async def change_rule(caller: Caller, conversation_id: UUID, rule_id: UUID, wanted: RuleChange) -> RuleOut:
     """Withdraw a rule, or put it in force again, and settle what users said of it; raise the problem that it has."""
-    rows, policy = await caller.run(_change, conversation_id, caller, rule_id, wanted)
+    rows, policy = await caller.run_and_wake(_change, conversation_id, caller, rule_id, wanted)
     return await aside(_size(rows), lambda: Ledger(rows, policy).out(rule_id))
 
 

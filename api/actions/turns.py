@@ -150,7 +150,7 @@ async def store_turn(
     if turn.replace_from is not None:
         # The turn is stored whatever comes of it: the next compaction frames them, too.
         with suppress(SQLAlchemyError, TimeoutError, OSError):
-            await caller.run(_keep_up, conversation, caller)
+            await caller.run_and_wake(_keep_up, conversation, caller)
     return appended
 
 

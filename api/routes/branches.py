@@ -42,7 +42,7 @@ async def restore_snapshot(
         if (plan := await branches.plan_restore(caller, conversation, wanted.version)) is None:
             raise branches.superseded()
         return Response(plan)
-    row = await caller.run(branches.restore_version, conversation, caller, wanted.version)
+    row = await caller.run_and_wake(branches.restore_version, conversation, caller, wanted.version)
     return Response(changed_out(row, request.user))
 
 

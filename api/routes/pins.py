@@ -37,7 +37,7 @@ async def pin_message(request: Request[Principal, Any, Any], conversation_id: Co
     """Keep a message's text, or a span of it, in the context word for word; it takes effect at once."""
     wanted = await read_body(request, PinIn)
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    return Response(await caller.run(pin, conversation, caller, wanted), status_code=201)
+    return Response(await caller.run_and_wake(pin, conversation, caller, wanted), status_code=201)
 
 
 @get(
@@ -63,4 +63,4 @@ async def list_pins(request: Request[Principal, Any, Any], conversation_id: Conv
 async def unpin(request: Request[Principal, Any, Any], conversation_id: ConversationId, pin_id: PinId) -> None:
     """Let a text go the way of its message again."""
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    await caller.run(remove_pin, conversation, caller, id_or_not_found("pin", pin_id))
+    await caller.run_and_wake(remove_pin, conversation, caller, id_or_not_found("pin", pin_id))

@@ -72,8 +72,8 @@ def fit_history(
     Recalled results give way first, oldest first, each to a line that names it; the newest results stay. Then the
     oldest images and files become texts that name them; those that nobody has answered yet stay for now. Then whole
     exchanges are dropped, oldest first, then the oldest rounds of the last answered exchange. Its request and newest
-    round stay, and so do unanswered requests and a first message with a summary. Of the unit that was dropped last, the request and
-    the newest rounds come back if they fit, and its long texts are cut instead (see `_with_part_of`).
+    round stay, and so do unanswered requests and a first message with a summary. Of the unit that was dropped last, the
+    request and the newest rounds come back if they fit, and its long texts are cut instead (see `_with_part_of`).
 
     If the rest is still too large, the first message's own words are cut, down to its summary; then long answers,
     results and inputs of calls are cut; then requests that were answered. Then all media but the newest message's

@@ -77,7 +77,7 @@ async def restore(request: Request[Principal, Any, Any], conversation_id: Conver
     if not 0 <= version < 2**31:
         raise invalid("There is no such version.", "version")
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
-    await caller.run(_restore, conversation, caller, version)
+    await caller.run_and_wake(_restore, conversation, caller, version)
     return redirect(f"/console/conversations/{conversation_id}?done=restored")
 
 

@@ -216,6 +216,46 @@ def test_a_fork_is_checked(chat: Chat, broker: Broker) -> None:
     assert eventually(lambda: broker.batches()[1:]) == [[fork]]
 
 
+def _pin(chat: Chat, path: str) -> None:
+    assert chat.client.post(f"{path}/pins", json={"seq": 0}).status_code == 201
+
+
+def _unpin(chat: Chat, path: str) -> None:
+    (made,) = chat.client.get(f"{path}/pins").json()["data"]
+    assert chat.client.delete(f"{path}/pins/{made['id']}").status_code == 204
+
+
+def _withdraw(chat: Chat, path: str) -> None:
+    rule = chat.client.get(f"{path}/rules").json()["data"][0]
+    assert chat.client.patch(f"{path}/rules/{rule['id']}", json={"in_force": False}).status_code == 200
+
+
+def _restore(chat: Chat, path: str) -> None:
+    assert chat.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
+
+
+def _overflow(chat: Chat, path: str) -> None:
+    assert chat.client.post(f"{path}/overflow", json={}).status_code == 200
+
+
+@pytest.mark.parametrize("change", [_unpin, _withdraw, _restore, _overflow])
+def test_whatever_makes_a_check_due_wakes_the_workers(
+    chat: Chat, broker: Broker, change: Callable[[Chat, str], None]
+) -> None:
+    """The next turn finds the check due already and sends no wake-up of its own."""
+    conversation = chat.conversation()
+    path = f"/v1/conversations/{conversation}"
+    said = {"role": "user", "content": "Never name the harbour. " + "lorem ipsum " * 400}
+    answer = {"role": "assistant", "content": "Well. " + "dolor sit " * 400}
+    turn = {"messages": [said, answer, said, answer, {"role": "user", "content": "And?"}]}
+    assert chat.client.post(f"{path}/turns", json=turn).status_code == 201
+    eventually(lambda: broker.batches() == [[conversation]])
+    _pin(chat, path)
+    eventually(lambda: broker.batches()[1:] == [[conversation]])
+    change(chat, path)
+    eventually(lambda: broker.batches()[2:] == [[conversation]])
+
+
 @pytest.mark.fault("F9")
 def test_something_else_in_the_place_of_the_broker_is_not_taken_for_it_for_good(chat: Chat, broker: Broker) -> None:
     """A connection to a port that nobody listens at may be one to itself, which says what it is told."""
