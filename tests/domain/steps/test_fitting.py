@@ -214,7 +214,7 @@ def test_a_larger_room_never_has_fewer_tokens(
 def test_results_that_do_not_fit_together_are_cut_also_when_the_model_has_answered(room: int, after: int) -> None:
     calls = [{"type": "tool_use", "id": f"t{n}", "name": "read", "input": {"page": n}} for n in range(13)]
     results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": f"{n} " + "r" * 40_000} for n in range(13)]
-    talk = [
+    talk: list[dict[str, Any]] = [
         {"role": "user", "content": "Read all pages."},
         {"role": "assistant", "content": calls},
         {"role": "user", "content": results},
@@ -230,7 +230,7 @@ def test_results_that_do_not_fit_together_are_cut_also_when_the_model_has_answer
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_long_input_of_a_call_is_cut_and_stays_an_object(*, answered: bool) -> None:
     given = {"path": "a.py", "content": "begins " + "c" * 300_000 + " ends", "edits": [{"old": "x", "new": "y"}] * 900}
-    talk = [
+    talk: list[dict[str, Any]] = [
         {"role": "user", "content": "Write it."},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "write", "input": given}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]},
@@ -239,8 +239,7 @@ def test_a_long_input_of_a_call_is_cut_and_stays_an_object(*, answered: bool) ->
     fitted = fit_history(view_of(talk), 20_000, weigh, carries_summary=False)
     assert len(fitted.view) == len(talk)
     assert 19_900 < fitted.tokens <= 20_000
-    (call,) = fitted.view[1].content
-    assert isinstance(call, dict)
+    (call,) = blocks(fitted.view[1].content)
     assert call["input"]["path"] == "a.py"
     assert call["input"]["content"].startswith("begins ccc")
     assert call["input"]["content"].endswith(f"ccc ends{MARKER}")
