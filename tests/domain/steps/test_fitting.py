@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.media.shedding import media_of
+from compaction.media.shedding import media_of, replace_media
 from compaction.messages import blocks, is_request
 from compaction.payload.assembly import Assembly, History, Layers, assemble, fixed_tokens
 from compaction.pins.pinned import Pin, message_text, with_pins, without_pins
@@ -174,7 +174,8 @@ def test_what_fits_is_there(conversation: list[dict[str, Any]], room: int) -> No
     fitted = fit_history(history, room, weigh, carries_summary=False)
     whole = view_tokens(history)
     thinking = whole - view_tokens(strip_thinking(history, len(history)))
-    assert fitted.tokens >= min(whole, room - least_unit(history)) - thinking
+    media = whole - view_tokens(replace_media(history, media_of(history)).view)
+    assert fitted.tokens >= min(whole, room - least_unit(history)) - thinking - media
     assert problems([message.as_message() for message in fitted.view]) == []
     assert fit_history(fitted.view, room, weigh, carries_summary=False).view == fitted.view
     if fitted.tokens > room:
