@@ -13,7 +13,7 @@ step has to know of it:
 from __future__ import annotations
 
 import re
-from itertools import count
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction.credentials.marks import has_mark
@@ -258,7 +258,9 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
         if view[host].seq == WRITTEN and framed_texts(content) == texts:
             return (*view[:host], *view[host + 1 :])
         end = _summary_at(content)
-        start = next((start for start, framed in _frames(content, end) if framed == texts), None)
+        reader = _FrameReader(content, end)
+        starts = (start for start, tag, at in reader.starts() if _are(reader.texts(tag, at), texts))
+        start = next(starts, None)
         return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
     at = _summary_block(content) - 1
     if at < 0 or framed_texts(_block_text(content[at])) != texts:
@@ -274,7 +276,7 @@ def only_frames(first: ViewMessage) -> ViewMessage | None:
     content = first.content
     if isinstance(content, str):
         at = _summary_at(content[: note_at(content)])
-        rest: Any = content[next((start for start, _ in _frames(content, at)), at) :]
+        rest: Any = content[next((start for start, _, _ in _FrameReader(content, at).starts()), at) :]
     else:
         noted = bool(content) and note_at(_block_text(content[-1])) == 0 < len(_block_text(content[-1]))
         at = _summary_block(content[:-1] if noted else content)
@@ -293,11 +295,25 @@ def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
 def _framed(content: Any) -> set[str]:
     """Return the texts of the frame in a first user message's content."""
     if isinstance(content, str):
-        return {text for _, texts in _frames(content, _summary_at(content)) for text in texts}.union(
-            framed_texts(content) or ()
-        )
+        return {*_texts_of_frames(content, _summary_at(content)), *(framed_texts(content) or ())}
     at = _summary_block(content) - 1
     return set(framed_texts(_block_text(content[at])) or ()) if at >= 0 else set()
+
+
+def _texts_of_frames(text: str, end: int) -> Iterator[str]:
+    reader = _FrameReader(text, end)
+    seen: set[tuple[str, int]] = set()
+    for _, tag, first in reader.starts():
+        for at, said in reader.texts(tag, first):
+            if (tag, at) in seen:
+                break
+            seen.add((tag, at))
+            yield said
+
+
+def _are(found: Iterable[tuple[int, str]], texts: Sequence[str]) -> bool:
+    """Return whether texts of items are those, read no further than they agree."""
+    return all(one is not None and one[1] == text for one, text in zip_longest(found, texts))
 
 
 def _summary_at(text: str) -> int:
@@ -315,30 +331,68 @@ def _block_text(block: Any) -> str:
     return str(block.get("text") or "") if isinstance(block, dict) and block.get("type") == "text" else ""
 
 
-def _frames(text: str, end: int) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield where frames begin, the break before them included, that reach to `end`, and their texts."""
-    start = text.find(f"{_JOINT}[PINNED", 0, end)
-    while start >= 0:
-        texts = framed_texts(text, start + len(_JOINT), end)
-        if texts is not None:
-            yield start, texts
-        start = text.find(f"{_JOINT}[PINNED", start + 1, end)
+class _FrameReader:
+    """Reads the frames that end at one place of a text, in time linear in the text.
 
+    What a text forges may have many openings that lead to the same items: every item is read once.
+    """
 
-def framed_texts(text: str, at: int = 0, end: int | None = None) -> tuple[str, ...] | None:
-    """Return the texts of the frame that `text` is from `at` to `end`, None if it is none."""
-    end = len(text) if end is None else end
-    opening = _OPENING.match(text, at, end)
-    if opening is None or not text.endswith(closing := f"[END PINNED{opening['tag']}]", at, end):
-        return None
-    texts: list[str] = []
-    at = opening.end()
-    while (item := _ITEM.match(text, at, end)) and item["tag"] == opening["tag"]:
-        at = item.end() + int(item["chars"]) + 1
-        if at > end or text[at - 1] != "\n":
+    def __init__(self, text: str, end: int) -> None:
+        self._text = text
+        self._end = end
+        self._items: dict[tuple[str, int], tuple[int, int] | None] = {}
+        """By tag and place: where the text of the item there begins, and where the next item does; None for no item."""
+        self._is_whole: dict[tuple[str, int], bool] = {}
+        """By tag and place: whether items go on from there to the closing marker at the end."""
+
+    def starts(self) -> Iterator[tuple[int, str, int]]:
+        """Yield where frames begin, the break before them included, with the tag and place of their first items."""
+        start = self._text.find(f"{_JOINT}[PINNED", 0, self._end)
+        while start >= 0:
+            first = self.first_item(start + len(_JOINT))
+            if first is not None:
+                yield start, *first
+            start = self._text.find(f"{_JOINT}[PINNED", start + 1, self._end)
+
+    def first_item(self, at: int) -> tuple[str, int] | None:
+        """Return the tag and the place of the first item of the frame that begins at `at`, None if none does."""
+        opening = _OPENING.match(self._text, at, self._end)
+        if opening is None or not self._text.endswith(f"[END PINNED{opening['tag']}]", at, self._end):
             return None
-        texts.append(text[item.end() : at - 1])
-    return tuple(texts) if texts and text.startswith(closing, at) and at + len(closing) == end else None
+        tag, at = opening["tag"], opening.end()
+        return (tag, at) if self._item(tag, at) is not None and self._reaches_end(tag, at) else None
+
+    def texts(self, tag: str, at: int) -> Iterator[tuple[int, str]]:
+        """Yield the places and texts of the items from a place on."""
+        while (item := self._item(tag, at)) is not None:
+            yield at, self._text[item[0] : item[1] - 1]
+            at = item[1]
+
+    def _reaches_end(self, tag: str, at: int) -> bool:
+        passed: list[int] = []
+        while (tag, at) not in self._is_whole and (item := self._item(tag, at)) is not None:
+            passed.append(at)
+            at = item[1]
+        closing = f"[END PINNED{tag}]"
+        known = self._is_whole.get((tag, at))
+        is_whole = at + len(closing) == self._end and self._text.startswith(closing, at) if known is None else known
+        self._is_whole.update({(tag, place): is_whole for place in passed})
+        return is_whole
+
+    def _item(self, tag: str, at: int) -> tuple[int, int] | None:
+        if (tag, at) not in self._items:
+            item = _ITEM.match(self._text, at, self._end)
+            after = -1 if item is None or item["tag"] != tag else item.end() + int(item["chars"]) + 1
+            is_item = item is not None and 0 < after <= self._end and self._text[after - 1] == "\n"
+            self._items[tag, at] = (item.end(), after) if item is not None and is_item else None
+        return self._items[tag, at]
+
+
+def framed_texts(text: str) -> tuple[str, ...] | None:
+    """Return the texts of the frame that a text is, None if it is none."""
+    reader = _FrameReader(text, len(text))
+    first = reader.first_item(0)
+    return None if first is None else tuple(said for _, said in reader.texts(*first))
 
 
 def _tag(pins: Sequence[Pin]) -> str:

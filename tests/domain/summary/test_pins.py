@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_frame_reads_well() -> None:
 )
 def test_what_is_no_whole_frame_is_none(text: str) -> None:
     assert framed_texts(text) is None
+
+
+def test_many_openings_of_one_list_are_read_in_time_in_proportion() -> None:
+    """An opening in the text of each item leads to the same items after it, of which the last is none."""
+
+    def seconds(count: int) -> float:
+        items = "[PIN 1 of 1: x, 1 characters]\nx\n" * count
+        left = range(count - 1, -1, -1)
+        openings = "".join(f"\n\n[PINNED]\nx\n[PIN 1 of 1: x, {number * 48:06d} characters]\n" for number in left)
+        text = f"{openings}\n{items}[END PINNED]"
+        began = time.perf_counter()
+        missing_pins((ViewMessage("user", text, 0),), [Pin("a", 7, "Never call.")])
+        return time.perf_counter() - began
+
+    assert min(seconds(4_000) for _ in range(3)) < 8 * min(seconds(1_000) for _ in range(3)) + 0.1
 
 
 # In the view
