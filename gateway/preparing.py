@@ -17,11 +17,13 @@ from compaction.shapes.inner import ShapeError
 from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.contexts import NO_LIMITS, shorten
 from gateway.conversations.histories import (
+    LISTS,
     BeginningKeys,
     NotJsonError,
     circle_of,
     read_history,
     refuse_unreadable,
+    replace_lone_surrogates,
 )
 from gateway.conversations.increments import as_the_provider_has_it, previous_in, response_key
 from gateway.conversations.meaning import UNREADABLE
@@ -134,16 +136,16 @@ async def _prepare(
         return PreparedRequest(await _increment(services, caller, door, body), "unchanged")
     history, links, body = read
     if caller is None:
-        return _failed_open(services, body, "key", repaired=len(history.malformed))
+        return _failed_open(services, body, "key", repaired=history.repairs)
     place = partial(_in_place, services, caller, headers, body, history, links)
     try:
         prepared = await place()
     except AwayError:
-        opened = _failed_open(services, body, "database", repaired=len(history.malformed))
+        opened = _failed_open(services, body, "database", repaired=history.repairs)
         limits = limits_of(caller.principal.policy_of("{}", _model(history)).policy)
         opened = await with_head(opened._replace(limits=limits), history, new_place())
         return opened._replace(history=history, place_later=partial(place, seconds=RETRY_SECONDS))
-    return prepared._replace(repaired=len(history.malformed))
+    return prepared._replace(repaired=history.repairs)
 
 
 def _failed_open(services: GatewayServices, body: bytes, why: FailedOpen, *, repaired: int = 0) -> PreparedRequest:
@@ -173,6 +175,19 @@ async def _increment_of(services: GatewayServices, caller: Caller, body: bytes, 
 
 def _read(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes], bytes] | None:
     """Return the history in a body, what stands for each of its beginnings, and the body as a provider may have it."""
+    clean, replaced = replace_lone_surrogates(body)
+    read = _read_clean(services, door, clean)
+    if read is None or not replaced:
+        return read
+    history, links, clean = read
+    if any(bytes(value) not in body for name, value in history.fields.items() if name != LISTS[history.shape]):
+        # Beside the rows it is the provider's to refuse.
+        return None
+    log.info("gateway.text_repaired", count=replaced, shape=history.shape)
+    return history._replace(replaced=replaced), links, clean
+
+
+def _read_clean(services: GatewayServices, door: Door, body: bytes) -> tuple[ResentHistory, list[bytes], bytes] | None:
     if (known := services.seen.known(door.shape, body)) is not None:
         return _with_repairs(services, *known, body)
     history = read_history(door.shape, body)

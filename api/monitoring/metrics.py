@@ -44,7 +44,7 @@ RateScope = Literal["key", "tenant"]
 class Metrics:
     """Counters and durations of one application."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915 - one statement for each metric
         self._registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
@@ -69,6 +69,12 @@ class Metrics:
             "palimpsest_turn_bytes", "Bytes of the requests whose turns were stored.", registry=self._registry
         )
         """Bytes of their requests' bodies."""
+        self.unreadable_rows = Counter(
+            "palimpsest_gateway_unreadable_rows",
+            "Rows of histories that a gateway stored as a remark, because they cannot be read.",
+            registry=self._registry,
+        )
+        """Rows that a gateway stored as a remark."""
         overflows = Counter(
             "palimpsest_overflows",
             "Prompts reported as too long for their model, by what was done.",

@@ -33,6 +33,11 @@ _INSTRUCTS: Final = ("system", "developer")
 _END_BYTES: Final = 24
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
 _COMPACTS: Final = re.compile(rb'"type"\s*:\s*"compaction_trigger"')
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE: Final = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""An escaped backslash, a surrogate pair, or half of one."""
 _NUL: Final = b"\\u0000"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -56,6 +61,14 @@ class ResentHistory(NamedTuple):
     rows: Sequence[bytes]
     malformed: tuple[int, ...] = ()
     """Places of rows that every provider refuses, with arguments that are no JSON object for example."""
+
+    replaced: int = 0
+    """Halves of surrogate pairs in its texts that were replaced."""
+
+    @property
+    def repairs(self) -> int:
+        """How many rows and texts of it went on repaired."""
+        return len(self.malformed) + self.replaced
 
     def repaired(self) -> ResentHistory:
         """Return the history with its malformed rows as the API of its shape accepts them."""
@@ -152,6 +165,25 @@ def _without_nul(value: Any) -> Any:
     if isinstance(value, dict):
         return {_without_nul(name): _without_nul(each) for name, each in value.items()}
     return [_without_nul(each) for each in value] if isinstance(value, list) else value
+
+
+def replace_lone_surrogates(body: bytes) -> tuple[bytes, int]:
+    """Return a body with U+FFFD in the place of halves of surrogate pairs, and how many there were.
+
+    Clients that cut texts leave such halves behind. They are no Unicode, and many providers refuse them.
+    """
+    if not _HALF.search(body):
+        return body, 0
+    count = 0
+
+    def replaced(escape: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if escape["half"] is None:
+            return escape[0]
+        count += 1
+        return b"\\ufffd"
+
+    return _ESCAPE.sub(replaced, body), count
 
 
 class RowDigests:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from api.actions.caller import Caller
+    from api.http.strict_json import StrictJson
+    from compaction.policy import Policy
     from compaction.shapes.inner import Shape
     from gateway.answers.reading import Answered
     from gateway.conversations.histories import ResentHistory
@@ -45,6 +47,7 @@ TURN_ROWS: Final = 500
 """Rows of one turn; a long history that is new comes in several."""
 TURN_BYTES: Final = 128 * 1024
 """Bytes of one, so that reading it keeps no other request waiting for more than some milliseconds."""
+UNREADABLE_ROW: Final = "(A message that could not be read here is left out.)"
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
 log = structlog.get_logger()
@@ -297,10 +300,21 @@ async def _append(
     *,
     is_edit: bool = False,
 ) -> Appended:
-    messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
-    body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
     services = caller.services
-    turn = await aside(len(body), read_turn, body, caller.principal.policy, services.strict)
+    policy = caller.principal.policy
+    try:
+        messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
+        body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
+        turn = await aside(len(body), read_turn, body, policy, services.strict)
+    except ProblemError as problem:
+        size = sum(map(len, rows))
+        messages, unreadable = await aside(size, _readable_rows, fields["shape"], rows, policy, services.strict)
+        if unreadable == len(rows):
+            raise
+        log.warning("gateway.rows_unreadable", count=unreadable, detail=problem.detail)
+        services.metrics.unreadable_rows.inc(unreadable)
+        body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
+        turn = await aside(len(body), read_turn, body, policy, services.strict)
     appended = await store_turn(caller, conversation_id, turn, idempotency_key=idempotency_key, body=body)
     if appended.outcome not in {"appended", "replayed", "out_of_order"}:
         raise LostTurnError(appended.outcome)
@@ -308,6 +322,44 @@ async def _append(
         services.metrics.took(replayed=appended.outcome == "replayed", messages=len(rows), size=len(body))
         note_usage(caller, conversation_id, turn, appended, is_edit=is_edit)
     return appended
+
+
+def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: StrictJson) -> tuple[list[bytes], int]:
+    """Return rows as they can be stored, and how many have a text in their place because they cannot.
+
+    Of a key that is given twice the last value counts, as it does to most readers.
+    """
+    every: list[bytes] = []
+    unreadable = 0
+    for row in rows:
+        try:
+            stored_row = _stored_form(shape, as_stored(row))
+            if not _can_be_read(shape, stored_row, policy, strict):
+                stored_row = _stored_form(shape, as_stored(_encode(_value(row))))
+            is_readable = _can_be_read(shape, stored_row, policy, strict)
+        except (ProblemError, ShapeError, *UNREADABLE):
+            is_readable = False
+        unreadable += not is_readable
+        every.append(stored_row if is_readable else _in_place_of(row))
+    return every, unreadable
+
+
+def _can_be_read(shape: Shape, row: bytes, policy: Policy, strict: StrictJson) -> bool:
+    try:
+        read_turn(_encode({"shape": shape, "messages": [msgspec.Raw(row)]}), policy, strict)
+    except ProblemError:
+        return False
+    return True
+
+
+def _in_place_of(row: bytes) -> bytes:
+    """Return the message that is stored in the place of a row that cannot be read."""
+    try:
+        value = _value(row)
+    except UNREADABLE:
+        value = None
+    role = value.get("role") if isinstance(value, dict) else None
+    return _encode({"role": "assistant" if role == "assistant" else "user", "content": UNREADABLE_ROW})
 
 
 def _stored_form(shape: Shape, row: bytes) -> bytes:

@@ -192,12 +192,34 @@ def test_what_a_provider_would_refuse_it_refuses(room: Room, body: bytes) -> Non
         assert room.providers.asked[-1].raw == body
 
 
-def test_lone_surrogates_pass(room: Room) -> None:
-    body = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"cut \\ud83d"}]}'
-    answer = room.client.post("/v1/messages", content=body)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("half", [r"\ud83d", r"\ude00", r"\uDE00\uD83D"])
+def test_lone_surrogates_go_on_and_are_stored_as_replacement_characters(room: Room, shape: str, half: str) -> None:
+    body = json.dumps(asking(shape, "cut HALF, whole \U0001f600 and \\ud83d"))
+    answer = room.client.post(PATHS[shape], content=body.replace("HALF", half).encode())
+    count = half.count("u")
+    assert (answer.status_code, answer.headers["x-palimpsest-repaired"]) == (200, str(count))
+    assert json.loads(room.providers.asked[-1].raw) == json.loads(body.replace("HALF", "\ufffd" * count))
+    stored = room.eventually_stored(answer.headers["x-palimpsest-conversation"], 2)
+    assert "\ufffd" * count in json.dumps(stored[0]["content"], ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"role":"user","content":"a","content":"said twice"}',
+        '{"role":"assistant","content":"a","tool_calls":[{"id":"c","id":"c","function":{"name":"f","arguments":"{}"}}]}',
+        '{"role":"user","content":[{"type":"image_url"}]}',
+        '{"role":"user","content":[{"type":"text","text":7},{"type":"text","text":"x"}]}',
+    ],
+)
+def test_row_that_cannot_be_stored_keeps_no_other_from_it(room: Room, row: str) -> None:
+    others = ['{"role":"user","content":"before it"}', '{"role":"assistant","content":"Yes."}']
+    rows = ",".join([*others, row, '{"role":"user","content":"after it"}'])
+    answer = room.client.post("/v1/chat/completions", content=f'{{"model":"m","messages":[{rows}]}}'.encode())
     assert answer.status_code == 200
-    assert room.providers.asked[-1].raw == body
-    assert "x-palimpsest-conversation" not in answer.headers
+    stored = room.eventually_stored(answer.headers["x-palimpsest-conversation"], 5)
+    assert [stored[place]["content"] for place in (0, 1, 3)] == ["before it", "Yes.", "after it"]
 
 
 @pytest.mark.parametrize("body", [b'{"a\xff":1,"messages":[]}', b'{"messages":[{"role":"user","content":"\xff"}]}'])
