@@ -10,7 +10,7 @@ import structlog
 import uvicorn
 
 from api.app import create_app
-from api.http.bounded_http import IDLE_SECONDS, ApiHttp
+from api.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from api.monitoring.shared_metrics import shared_metrics
 from runtime.release import VERSION
 
@@ -64,7 +64,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
     """Return how uvicorn reads requests and what it logs, wherever it runs."""
     return {
         "loop": "uvloop",
-        "http": ApiHttp,
+        "http": BoundedHttp,
         "ws": "none",
         "h11_max_incomplete_event_size": settings.max_head_bytes,
         "timeout_keep_alive": IDLE_SECONDS,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import zlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from api.http.bodies import aside
+from api.http.bytes_under_way import next_of_body
+from api.http.pace import GRACE_SECONDS, BodyPace
 from gateway.doors import DoorError
 from gateway.headers import CODING, is_bypassed
 
@@ -32,21 +34,17 @@ async def read_body(
 ) -> tuple[bytes, bool]:
     """Return a body of at most `most` bytes, and whether it came in an encoding that it has no longer.
 
-    Raises DoorError for one too large and for one of which nothing comes for `seconds`, ProblemError while too much is
-    under way, and GoneError for a client that goes away.
+    Raises DoorError for one too large, ProblemError for one that comes too slowly or of which nothing comes for
+    `seconds`, and while too much is under way, and GoneError for a client that goes away.
     """
     too_large = DoorError(413, f"A request has at most {most:,} bytes here.")
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length) > most:
         raise too_large
     parts: list[bytes] = []
-    size, more = 0, True
+    size, more, pace = 0, True, BodyPace(min(seconds, GRACE_SECONDS))
     while more:
-        try:
-            async with asyncio.timeout(seconds):
-                event: Any = await receive()
-        except TimeoutError:
-            raise DoorError(408, "The request did not come to its end in time.") from None
+        event = await next_of_body(receive, hold, pace)
         if event["type"] != "http.request":
             raise GoneError
         part = event.get("body", b"")
@@ -54,7 +52,6 @@ async def read_body(
         size += len(part)
         if size > most:
             raise too_large
-        hold.take(len(part))
         more = event.get("more_body", False)
     body = parts[0] if len(parts) == 1 else b"".join(parts)
     if CODING not in headers or is_bypassed(headers):

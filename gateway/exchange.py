@@ -108,6 +108,7 @@ class PassedRequest:
     async def _admitted(self, known: Known) -> Caller | None:
         if known.principal is None:
             return None
+        self._hold.belong_to(known.principal.tenant_id)
         core = self._services.core
         if core.rate_limits.is_on:
             counted: Any = _Counted()

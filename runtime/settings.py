@@ -152,7 +152,8 @@ class Settings(BaseSettings):
     gateway_upstream_seconds: float = Field(default=600.0, gt=0)
     """Seconds without a byte from a provider after which a call is given up."""
     gateway_reader_seconds: float = Field(default=120.0, gt=0)
-    """Seconds without a byte sent or taken by a client after which its request, or its answer, is given up."""
+    """Seconds without a byte taken by a client after which its answer is given up; without one sent, if less than the
+    20 that every body has."""
     gateway_recall_as_thinking: bool = False
     """Whether a client sees as the model's thinking what the model asked of recall, where a gateway answers that
     (policy key `gateway_recall`). Else it sees nothing of it."""

@@ -9,6 +9,7 @@ from litestar.constants import RESERVED_KWARGS
 
 from api.auth.jwt_keys import RETRY_SECONDS, NoKeysError
 from api.auth.rate_limits import check_rate
+from api.http.bytes_under_way import HOLD
 from api.http.problems import ProblemError, invalid
 from store.tenants.api_keys import BY_NAME_ONLY
 
@@ -77,6 +78,7 @@ def requires(*scopes: str) -> Callable[..., Any]:
         principal = await _authenticate(connection.app.state.services.authenticator, key) if key else None
         if principal is None:
             raise unauthenticated()
+        connection.scope["state"][HOLD].belong_to(principal.tenant_id)
         await check_rate(connection, principal)
         for scope in scopes:
             demand(principal, scope)

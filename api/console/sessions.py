@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from api.auth.rate_limits import check_rate
+from api.http.bytes_under_way import HOLD
 from api.http.problems import ProblemError
 from store.console import sessions
 
@@ -55,6 +56,7 @@ def may(scope: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHa
         if not {scope, ACT} & principal.scopes:
             raise ProblemError(403, "forbidden", f"The key that you signed in with has not the scope {scope}.")
         connection.scope["user"] = principal
+        connection.scope["state"][HOLD].belong_to(principal.tenant_id)
 
     return guard
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from api.http.pace import WAITING_HEADS, ReaderPace
 from api.http.plain_parser import PlainRequestParser
 from api.http.problems import ProblemError, document_of
 from api.http.security_headers import SecurityHeaders
@@ -25,9 +26,6 @@ which thousands of parameters would take a hundred times their bytes."""
 IDLE_SECONDS: Final = 75
 """For which a connection may say nothing between two requests: longer than a proxy in front keeps one that is idle (60
 seconds for nginx and for AWS's load balancers), which else sends a request into a connection that is just ending."""
-READER_SECONDS: Final = 60.0
-"""In which a client of the API has to take a piece of an answer, 256 KB at most: what is left is not held for whoever
-reads no more."""
 MAX_PIPELINED: Final = 64
 """Requests that a connection may send ahead of their answers: they are kept before anybody asks who they are from."""
 _SECURITY: Final = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in SecurityHeaders().of(()))
@@ -53,6 +51,7 @@ class BoundedHttp(HttpToolsProtocol):
     _body_came = False
     _head_is_whole = False
     _is_refused = False
+    _waits_for_head = False
     _refusal: ProblemError | None = None
     parser: PlainRequestParser  # type: ignore[assignment] # in the place of uvicorn's
 
@@ -64,6 +63,29 @@ class BoundedHttp(HttpToolsProtocol):
         """Begin with a connection."""
         super().connection_made(transport)
         self._most = int(self.config.h11_max_incomplete_event_size or 0)
+        self._reader = ReaderPace(transport, self.loop)
+        self._address = self.client[0] if self.client else ""
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End with a connection."""
+        self._reader.stop()
+        WAITING_HEADS.discard(self._address, self.transport)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to take what is written, but not for good."""
+        super().pause_writing()
+        self._reader.pause()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        super().resume_writing()
+        self._reader.resume()
+
+    def _wait_for_head(self) -> None:
+        self._waits_for_head = True
+        WAITING_HEADS.add(self._address, self.transport, self.loop)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and count it unless it is a body's."""
@@ -72,6 +94,12 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._new_head_bytes, self._body_came = 0, False
         super().data_received(data)
+        if self._head_is_whole:
+            if self._waits_for_head:
+                self._waits_for_head = False
+                WAITING_HEADS.discard(self._address, self.transport)
+        elif not self._waits_for_head and not self.transport.is_closing():
+            self._wait_for_head()
         self._other_bytes = 0 if self._body_came else self._other_bytes + len(data) - self._new_head_bytes
         if self._head_bytes + self._other_bytes > self._most and not (self._is_refused or self.transport.is_closing()):
             self._refuse_head()
@@ -165,29 +193,3 @@ class BoundedHttp(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         detail = f"A request's line and headers have at most {self._most:,} bytes."
         self._refusal = ProblemError(431, "head_too_large", detail)
-
-
-class ApiHttp(BoundedHttp):
-    """The API's; it breaks off a connection whose client reads no more. The gateway has a setting for that."""
-
-    _waits: asyncio.TimerHandle | None = None
-
-    def pause_writing(self) -> None:
-        """Wait for the client to read, but not for good."""
-        super().pause_writing()
-        self._waits = self.loop.call_later(READER_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """Go on."""
-        super().resume_writing()
-        self._stop_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End with a connection."""
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _stop_waiting(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None

@@ -6,9 +6,11 @@ has one emoji, and parsing has such a text twice.
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
+from api.http.pace import BodyPace
 from api.http.problems import RETRY_AFTER_SECONDS, ProblemError
 
 if TYPE_CHECKING:
@@ -20,10 +22,17 @@ SMALL_BYTES: Final = 256 * 1024
 """Bytes up to which a request is an ordinary one."""
 KEPT_FREE: Final = 8 * 1024 * 1024
 """Bytes that only ordinary requests may take: large ones never keep them waiting."""
+RESERVED_EACH: Final = KEPT_FREE // 4
+"""Bytes of them for the ordinary requests of one tenant."""
 PIECE_BYTES: Final = 256 * 1024
 """Bytes of an answer that are written at a time; the next ones wait until the client has read most of them."""
-PIECE_SECONDS: Final = 60.0
-"""Seconds in which the next piece of a body has to come: what came of it is not held for whoever sends no more."""
+SHARE: Final = 3
+"""Times as many bytes as are left that the other requests of one tenant may have: it never takes the last quarter."""
+MAX_BODIES: Final = 128
+"""Bodies of one tenant, or of one address before it is known who sends them, that may be under way at a time."""
+
+Owner = Hashable
+"""A tenant's id, or an address."""
 
 
 class BusyError(ProblemError):
@@ -47,52 +56,103 @@ class BytesUnderWay:
     def __init__(self, most: int) -> None:
         self.most = most
         self.taken = 0
+        self.of_owner: Counter[Owner] = Counter()
+        self.small_of_owner: Counter[Owner] = Counter()
+        self.bodies: Counter[Owner] = Counter()
 
 
 class HeldBytes:
     """What one request holds, until it has been answered; nothing at first."""
 
-    __slots__ = ("_of", "size")
+    __slots__ = ("_has_body", "_of", "_owner", "size")
 
-    def __init__(self, of: BytesUnderWay) -> None:
+    def __init__(self, of: BytesUnderWay, owner: Owner = None) -> None:
         self._of = of
+        self._owner = owner
+        self._has_body = False
         self.size = 0
 
+    def belong_to(self, owner: Owner) -> None:
+        """Count what this request holds for another owner."""
+        size, has_body = self.size, self._has_body
+        self.give_back()
+        self._owner = owner
+        self._hold(size)
+        if has_body:
+            self.begin_body()
+
     def take(self, size: int) -> None:
-        """Take so many bytes; raise BusyError if there are not as many left."""
+        """Take so many bytes; raise BusyError if there are not as many left, or too few for others."""
         of, held = self._of, self.size + size
-        if of.taken > self.size and of.taken + size > of.most + (KEPT_FREE if held <= SMALL_BYTES else 0):
+        if of.taken > self.size:
+            left, others = of.most - of.taken - size, of.of_owner[self._owner] - self.size
+            ordinary = of.small_of_owner[self._owner]
+            is_in_reserve = held <= SMALL_BYTES and left + KEPT_FREE >= 0 and ordinary + size <= RESERVED_EACH
+            if (left < 0 or others > SHARE * left) and not is_in_reserve:
+                raise BusyError
+        self._hold(held)
+
+    def begin_body(self) -> None:
+        """Count a body that has not come whole; raise BusyError where its owner has too many of them."""
+        if self._has_body:
+            return
+        if self._of.bodies[self._owner] >= MAX_BODIES:
             raise BusyError
-        of.taken += size
-        self.size = held
+        self._of.bodies[self._owner] += 1
+        self._has_body = True
+
+    def end_body(self) -> None:
+        """Count it no more."""
+        if self._has_body:
+            self._has_body = False
+            _add(self._of.bodies, self._owner, -1)
 
     def give_back(self) -> None:
         """Give back all of it."""
-        self._of.taken -= self.size
-        self.size = 0
+        self.end_body()
+        self._hold(0)
+
+    def _hold(self, size: int) -> None:
+        of, before = self._of, self.size
+        of.taken += size - before
+        _add(of.of_owner, self._owner, size - before)
+        _add(of.small_of_owner, self._owner, _if_small(size) - _if_small(before))
+        self.size = size
 
 
-async def piece_of(receive: Receive) -> Any:
-    """Return the next event of a request whose body has not ended; raise the problem that none comes."""
-    try:
-        async with asyncio.timeout(PIECE_SECONDS):
-            return await receive()
-    except TimeoutError:
-        detail = f"Nothing came of the body for {PIECE_SECONDS:g} seconds."
-        raise ProblemError(408, "body_too_slow", detail, headers={"connection": "close"}) from None
+def _if_small(size: int) -> int:
+    return size if size <= SMALL_BYTES else 0
+
+
+def _add(counter: Counter[Owner], owner: Owner, number: int) -> None:
+    counter[owner] += number
+    if not counter[owner]:
+        del counter[owner]
+
+
+async def next_of_body(receive: Receive, hold: HeldBytes, pace: BodyPace) -> Any:
+    """Return the next event of a request whose body has not ended, and take its bytes; raise the problem of either."""
+    event = await pace.receive(receive)
+    if event["type"] == "http.request":
+        hold.take(len(event["body"]))
+        if event["more_body"]:
+            hold.begin_body()
+        else:
+            hold.end_body()
+    return event
 
 
 def counted(receive: Receive, hold: HeldBytes) -> Receive:
     """Return what receives the events of a request and takes what they have of its body."""
-    more = True
+    more, pace = True, BodyPace()
 
     async def receive_and_take() -> Any:
         nonlocal more
-        # After a body there is only its client's end to wait for, however long that takes.
-        event: Any = await (piece_of(receive) if more else receive())
-        if event["type"] == "http.request":
-            more = event["more_body"]
-            hold.take(len(event["body"]))
+        if not more:
+            # After a body there is only its client's end to wait for, however long that takes.
+            return await receive()
+        event = await next_of_body(receive, hold, pace)
+        more = event.get("more_body", False)
         return event
 
     return receive_and_take

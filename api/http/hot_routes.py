@@ -16,7 +16,8 @@ from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.routes import HTTPRoute
 
-from api.http.bytes_under_way import HOLD, PIECE_BYTES, in_pieces, piece_of
+from api.http.bytes_under_way import HOLD, PIECE_BYTES, in_pieces, next_of_body
+from api.http.pace import BodyPace
 from api.http.problems import CUT_OFF, answer_to
 
 if TYPE_CHECKING:
@@ -109,14 +110,13 @@ class _HotRequest(Request[Any, Any, Any]):
         if self._read is not None:
             return self._read
         parts: list[bytes] = []
-        size, more = 0, True
+        size, more, pace = 0, True, BodyPace()
         while more:
-            event = await piece_of(self.receive)
+            event = await next_of_body(self.receive, hold, pace)
             if event["type"] != "http.request":
                 raise InternalServerException(CUT_OFF)
             parts.append(event["body"])
             size += len(event["body"])
-            hold.take(len(event["body"]))
             if size > self.most:
                 raise RequestEntityTooLarge
             more = event["more_body"]

@@ -55,7 +55,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
         method: str = request["method"]
         if method == HttpMethod.HEAD:
             request["method"] = HttpMethod.GET
-        hold = HeldBytes(under_way)
+        hold = HeldBytes(under_way, (scope.get("client") or ("",))[0])
         ends = AnsweredEarly(request, receive, send)
         receive = ends.receive
         request["state"] = {**request.get("state", {}), "request_uuid": identifier, "request_id": name, HOLD: hold}

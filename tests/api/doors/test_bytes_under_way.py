@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from api.actions import contexts
-from api.http import bounded_http, bytes_under_way
+from api.http import bytes_under_way, pace
 from store import bytes_held, hot_path
 from store.archive import exports
 from store.bytes_held import bounded_by
@@ -91,7 +91,7 @@ def test_a_body_that_stops_coming_is_not_waited_for(
     path, body = crowded.conversation(), turn(3 * MB)
     with sending(crowded, path, body, len(body) - 1, call) as connection:
         assert crowded.client.post(f"{path}/turns", content=turn(2 * MB)).status_code == 503
-    monkeypatch.setattr(bytes_under_way, "PIECE_SECONDS", 0.2)
+    monkeypatch.setattr(pace, "GRACE_SECONDS", 0.2)
     with sending(crowded, path, body, len(body) - 1, call) as connection:
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))
         head, _, document = answer.partition(b"\r\n\r\n")
@@ -125,7 +125,7 @@ def asking(service: Service, path: str) -> Iterator[socket.socket]:
 
 def test_an_answer_that_nobody_reads_is_not_kept_for_good(crowded: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     path = three_megabytes(crowded)
-    monkeypatch.setattr(bounded_http, "READER_SECONDS", 1.0)
+    monkeypatch.setattr(pace, "READER_SECONDS", 1.0)
     with asking(crowded, path):
         eventually(lambda: taken(crowded) > 3 * MB)
         eventually(lambda: taken(crowded) == 0)
