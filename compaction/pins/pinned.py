@@ -182,7 +182,7 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin,
     wanted = {pin.seq for pin in pins} - {WRITTEN}
     texts = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
     host = first_of_user(view)
-    framed = set() if host is None else _framed(view[host].content)
+    framed = set() if host is None else _framed(view[host].content, pins)
     return tuple(pin for pin in pins if pin.text not in framed and not _says(texts.get(pin.seq, ""), pin))
 
 
@@ -259,7 +259,7 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
             return (*view[:host], *view[host + 1 :])
         end = _summary_at(content)
         reader = _FrameReader(content, end)
-        starts = (start for start, tag, at in reader.starts() if _are(reader.texts(tag, at), texts))
+        starts = (start for start, tag, at in reader.starts() if _are(content, reader.spans(tag, at), texts))
         start = next(starts, None)
         return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
     at = _summary_block(content) - 1
@@ -292,28 +292,33 @@ def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
     return (*view[:index], view[index].with_content(content), *view[index + 1 :])
 
 
-def _framed(content: Any) -> set[str]:
-    """Return the texts of the frame in a first user message's content."""
+def _framed(content: Any, wanted: Sequence[Pin]) -> set[str]:
+    """Return the texts of the frame in a first user message's content, those of `wanted` among them."""
     if isinstance(content, str):
-        return {*_texts_of_frames(content, _summary_at(content)), *(framed_texts(content) or ())}
+        return {*_texts_of_frames(content, _summary_at(content), wanted), *(framed_texts(content) or ())}
     at = _summary_block(content) - 1
     return set(framed_texts(_block_text(content[at])) or ()) if at >= 0 else set()
 
 
-def _texts_of_frames(text: str, end: int) -> Iterator[str]:
+def _texts_of_frames(text: str, end: int, wanted: Iterable[Pin]) -> Iterator[str]:
+    lengths = {len(pin.text) for pin in wanted}
     reader = _FrameReader(text, end)
     seen: set[tuple[str, int]] = set()
     for _, tag, first in reader.starts():
-        for at, said in reader.texts(tag, first):
+        for at, begin, stop in reader.spans(tag, first):
             if (tag, at) in seen:
                 break
             seen.add((tag, at))
-            yield said
+            if stop - begin in lengths:
+                yield text[begin:stop]
 
 
-def _are(found: Iterable[tuple[int, str]], texts: Sequence[str]) -> bool:
-    """Return whether texts of items are those, read no further than they agree."""
-    return all(one is not None and one[1] == text for one, text in zip_longest(found, texts))
+def _are(content: str, spans: Iterable[tuple[int, int, int]], texts: Sequence[str]) -> bool:
+    """Return whether the texts of items are `texts`, read no further than they agree."""
+    for span, text in zip_longest(spans, texts):
+        if span is None or text is None or span[2] - span[1] != len(text) or not content.startswith(text, span[1]):
+            return False
+    return True
 
 
 def _summary_at(text: str) -> int:
@@ -362,10 +367,10 @@ class _FrameReader:
         tag, at = opening["tag"], opening.end()
         return (tag, at) if self._item(tag, at) is not None and self._reaches_end(tag, at) else None
 
-    def texts(self, tag: str, at: int) -> Iterator[tuple[int, str]]:
-        """Yield the places and texts of the items from a place on."""
+    def spans(self, tag: str, at: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the places of the items from a place on, and where their texts begin and end."""
         while (item := self._item(tag, at)) is not None:
-            yield at, self._text[item[0] : item[1] - 1]
+            yield at, item[0], item[1] - 1
             at = item[1]
 
     def _reaches_end(self, tag: str, at: int) -> bool:
@@ -392,7 +397,7 @@ def framed_texts(text: str) -> tuple[str, ...] | None:
     """Return the texts of the frame that a text is, None if it is none."""
     reader = _FrameReader(text, len(text))
     first = reader.first_item(0)
-    return None if first is None else tuple(said for _, said in reader.texts(*first))
+    return None if first is None else tuple(text[begin:end] for _, begin, end in reader.spans(*first))
 
 
 def _tag(pins: Sequence[Pin]) -> str:
