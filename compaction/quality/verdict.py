@@ -98,6 +98,11 @@ _PINNED: Final = re.compile(
 )
 _PLAIN_WORD: Final = re.compile(r"\w+")
 _HEADING: Final = re.compile(r"^#{1,6} ", re.MULTILINE)
+_ENGLISH: Final = re.compile(
+    r"\b(?:the|and|of|to|is|was|were|for|with|that|not|be|by|are|it|on|from|has)\b", re.IGNORECASE
+)
+_ENGLISH_SHARE: Final = 0.05
+"""Share of an English text's words that are such words at least; of other languages fewer are spelled like them."""
 _NUMBERING: Final = re.compile(r"^[\s#*]*\d+[.)]\s")
 
 Severity = Literal["none", "mendable", "final"]
@@ -308,12 +313,22 @@ def _invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
 
 
 def _absent_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
-    """Return the headings that no line of the summary is, or begins with before a colon."""
-    if not sections:
+    """Return the headings that no line of the summary is, or begins with before a colon.
+
+    None is absent if a summary in another language than English has as many headings: they are translated.
+    """
+    if not sections or _has_translated_headings(summary, len(sections)):
         return ()
     lines = [line[:_HEADING_CHARS] for line in summary.split("\n")]
     headings = {_plain(part) for line in lines for part in (line, line.partition(":")[0])}
     return tuple(section for section in sections if _plain(section) not in headings)
+
+
+def _has_translated_headings(summary: str, count: int) -> bool:
+    if len(_HEADING.findall(summary.partition(KEPT)[0])) != count:
+        return False
+    words = len(_PLAIN_WORD.findall(summary))
+    return len(_ENGLISH.findall(summary)) < _ENGLISH_SHARE * words
 
 
 def _plain(heading: str) -> str:

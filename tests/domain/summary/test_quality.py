@@ -412,6 +412,32 @@ def test_a_request_that_is_not_reflected_is_added() -> None:
     assert mend(text, verdict, evidence, max_chars=8_000) == text
 
 
+@pytest.mark.parametrize(
+    ("headings", "line"),
+    [
+        (
+            "Anfrage und Vorgaben|Entscheidungen|Fakten|Ergebnisse|Stand und n\u00e4chste Schritte",
+            "Der Zug kostet 40 Euro.",
+        ),
+        ("Pro\u015bba i ograniczenia|Decyzje|Fakty|Wyniki|Stan i dalsze kroki", "Poci\u0105g kosztuje 40 euro."),
+        (
+            "\u8bf7\u6c42|\u51b3\u5b9a|\u4e8b\u5b9e|\u7ed3\u679c|\u72b6\u6001",
+            "\u706b\u8f66\u7968\u56db\u5341\u6b27\u5143\u3002",
+        ),
+    ],
+)
+def test_translated_headings_are_headings(headings: str, line: str) -> None:
+    summary = "\n".join(f"## {heading}\n- {line}" for heading in headings.split("|"))
+    assert judge(summary, EVIDENCE, sections=SECTIONS).missing_sections == ()
+    fewer = summary.replace("## ", "", 1)
+    assert judge(fewer, EVIDENCE, sections=SECTIONS).missing_sections == tuple(SECTIONS)
+
+
+def test_other_headings_in_english_are_none() -> None:
+    summary = "\n".join(f"## {name}\n- The train to Ghent is at ten." for name in "ABCDE")
+    assert judge(summary, EVIDENCE, sections=SECTIONS).missing_sections == tuple(SECTIONS)
+
+
 def test_a_request_that_is_added_has_its_speaker_and_whether_it_is_answered() -> None:
     asked = user("Before that, order sandwiches with cheddar for everybody attending the workshop in Coimbra.")
     zone = view([*TRIP, asked])
