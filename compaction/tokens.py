@@ -17,20 +17,34 @@ CHARS_PER_TOKEN: Final = 4
 MOST_TOKENS: Final = 100_000_000
 """Tokens of one content at most: hundreds of times what a request has room for, and far from where an integer ends."""
 
-_DENSE: Final = re.compile(
-    "[\u0e00-\u0eff\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef"
-    "\U00016fe0-\U00018fff\U0001b000-\U0001b2ff\U0001f000-\U0001faff\U00020000-\U0003ffff]"
+_DENSITY: Final = (
+    # Latin letters with marks, Greek, Hebrew, Arabic, Devanagari, Thai
+    (2, "[\u00c0-\u024f\u0370-\u03ff\u0590-\u077f\u0900-\u097f\u0e00-\u0e7f\u1e00-\u1fff]+"),
+    # Armenian, Bengali, Tamil and the other scripts of India, Georgian
+    (3, "[\u0530-\u058f\u0780-\u08ff\u0980-\u0dff\u10a0-\u10ff]+"),
+    # Lao, Tibetan, Burmese, Khmer, Chinese, Japanese, Korean, emoji
+    (
+        4,
+        (
+            "[\u0e80-\u109f\u1100-\u11ff\u1780-\u1dff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef"
+            "\U00016fe0-\U00018fff\U0001b000-\U0001b2ff\U0001f000-\U0001faff\U00020000-\U0003ffff]+"
+        ),
+    ),
+    # Ethiopic
+    (7, "[\u1200-\u139f]+"),
 )
-"""Scripts and symbols in which a character is about a token of its own."""
+"""Weights of characters by script: four over the characters of a token, the mean of two public tokenizers."""
+_SCRIPTS: Final = tuple((weight, re.compile(pattern)) for weight, pattern in _DENSITY)
 _MEDIA: Final = frozenset({"image", "document", "container_upload"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def text_weight(text: str) -> int:
-    """Return the characters of `text`, those of dense scripts counted as four each."""
+    """Return what `text` weighs in characters of English, by the density of its scripts; tokens are a quarter of it."""
     if text.isascii():
         return len(text)
-    return len(text) + (CHARS_PER_TOKEN - 1) * len(_DENSE.findall(text))
+    extra = (sum(map(len, script.findall(text))) * (weight - 1) for weight, script in _SCRIPTS)
+    return len(text) + sum(extra)
 
 
 def json_text(value: Any) -> str:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from compaction.media.files import DOCUMENT_TOKENS, IMAGE_TOKENS
 from compaction.tokens import MOST_TOKENS, block_weight, content_tokens, json_text, text_weight
@@ -65,15 +66,37 @@ def test_what_says_its_size_costs_that_within_what_anything_can_be() -> None:
     assert content_tokens([{"type": "opaque", "size": 10**10}] * 3) == MOST_TOKENS
 
 
-@pytest.mark.parametrize("text", ["日本語", "한국어", "ไทยไทย", "🦜🧵", "𠀀𠀁"])
+@pytest.mark.parametrize("text", ["日本語", "한국어", "漢字仮名", "🦜🧵", "𠀀𠀁"])
 def test_a_character_of_a_dense_script_counts_as_a_token(text: str) -> None:
     assert text_weight(text) == 4 * len(text)
     assert text_weight("abc" + text) == 3 + 4 * len(text)
 
 
-@pytest.mark.parametrize("text", ["", "plain ascii", "Übermäßig", "Ελληνικά", "русский", "مرحبا"])
-def test_other_scripts_count_by_the_character(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "plain ascii", "a dash \u2014 and \u201cquotes\u201d"])
+def test_plain_text_counts_by_the_character(text: str) -> None:
     assert text_weight(text) == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("Übermäßig viele Wörter stehen hier, und alle sind größer.", (14, 19)),
+        ("Комитет собрался во вторник, чтобы обсудить новый бюджет.", (14, 26)),
+        ("Η επιτροπή συνεδρίασε την Τρίτη για τον νέο προϋπολογισμό.", (18, 52)),  # noqa: RUF001 - it is Greek
+        ("اجتمعت اللجنة يوم الثلاثاء لمناقشة الميزانية الجديدة", (14, 36)),
+        ("הוועדה התכנסה ביום שלישי כדי לדון בתקציב החדש", (16, 44)),
+        ("समिति ने मंगलवार को नए बजट पर चर्चा करने के लिए बैठक की", (15, 55)),
+        ("คณะกรรมการประชุมกันในวันอังคารเพื่อหารือเรื่องงบประมาณใหม่", (20, 53)),
+        ("ကော်မတီသည် ဘတ်ဂျက်အသစ်ကို ဆွေးနွေးရန် အင်္ဂါနေ့တွင် တွေ့ဆုံခဲ့သည်။", (35, 125)),
+    ],
+)
+def test_scripts_count_between_two_public_tokenizers(text: str, tokens: tuple[int, int]) -> None:
+    assert tokens[0] <= content_tokens(text) <= tokens[1]
+
+
+@given(st.text(max_size=3_000))
+def test_no_text_counts_less_than_its_characters_over_four(text: str) -> None:
+    assert len(text) <= text_weight(text) <= 8 * len(text)
 
 
 @pytest.mark.parametrize(
