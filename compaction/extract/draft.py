@@ -61,6 +61,8 @@ _CARRIED_WORTH: Final = 0.05
 _OPENING_CLAUSES: Final = 3
 """A message says what it is about in its first sentences; the rest of a long paste counts for a fifth."""
 _UNBOUND: Final = 0.4
+_ORDERED: Final = 0.05
+"""What a clause of a tool's output counts for that orders something: its values are worth less than any others."""
 _CROWD_CHARS: Final = 2_000
 """Characters; one value of a longer tool output counts for less."""
 _TAKEN_BACK: Final = 0.1
@@ -87,6 +89,14 @@ _NO_RULE: Final = re.compile(
     re.IGNORECASE,
 )
 """What reads like a rule in a task and cheers or describes where people talk: "keep it up!", "they always help"."""
+_ORDER: Final = re.compile(
+    r"\b(?:ignore|disregard|forget|override) (?:all|any|the|your|my|these|previous|prior|everything)\b|"
+    r"\b(?:you (?:must|should|shall|are to|will now)|from now on|new instructions?|system (?:prompt|message|override)|"
+    r"obey|do not (?:tell|mention|reveal|inform)|always (?:say|send|answer|reply|use)|never (?:say|tell|reveal|refuse)|"
+    r"(?:send|forward|post|upload|email|transfer) (?:all|the|it|them|this|your|every)\b.{0,60}\bto\b|"
+    r"(?:run|execute) (?:the|this|these) (?:command|following|code|script)s?)\b",
+    re.IGNORECASE,
+)
 _DECISION: Final = re.compile(
     r"\b(?:because|since|therefore|so that|decided?|chose|choose|instead|agreed|confirm(?:ed)?|recommend(?:ed)?|"
     r"next step|todo|remaining|fixed|failed|cannot|unable|score[ds]?|rank(?:ed|ing)?)\b",
@@ -276,6 +286,7 @@ class Draft:
                 worth = next(remaining, 0.0)
                 for text in list(pieces(one_line(clean(raw)))) or [""]:
                     bound = 1.0 if words + content_words(text) >= BOUND_WORDS else _UNBOUND
+                    bound *= _ORDERED if source == "result" and _ORDER.search(text) else 1.0
                     mentioned = self._mention(text, source, line.place, strength)
                     clause = Clause(len(self.clauses), text, mentioned, worth, bound, group, line)
                     if record.joint == ROW_JOINT and (row := row_of(text)):
