@@ -37,7 +37,7 @@ ENDING_SECONDS: Final = 10.0
 """Seconds that a gateway which ends gives the last turns to be stored."""
 APART_CONNECTIONS: Final = 2
 """Connections for keys and for probes: no history is looked up on them, however many wait for the others."""
-READINGS: Final = 2
+READINGS: Final = 1
 """Large bodies of a tenant that are read at a time: they hold the interpreter, which others need too."""
 _WARM: Final = 2
 """Connections that are open before the first request needs one."""

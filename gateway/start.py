@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+SWITCH_SECONDS: Final = 0.001
+"""Seconds after which a thread that reads a large body lets the event loop go on; Python has five times that."""
 _GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Requests make many objects and hardly a cycle, as in the API."""
 
@@ -64,4 +67,5 @@ def create_served_gateway() -> ASGIApp:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     return app
