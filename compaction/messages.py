@@ -96,7 +96,7 @@ def is_instruction(role: str, content: Any) -> bool:
 
 def is_of_other_shape(block: Block) -> bool:
     """Tell whether a block is none of the Messages API's, but stands for something of another one's."""
-    return ITEM in block or block.get("type") in {INSTRUCTION, OPAQUE}
+    return ITEM in block or block.get("type") in (INSTRUCTION, OPAQUE)  # any JSON value may stand there
 
 
 def find_inner_block(content: Any) -> tuple[str | int, ...] | None:
@@ -120,6 +120,30 @@ def find_inner_block(content: Any) -> tuple[str | int, ...] | None:
             if isinstance(inner, list) and (found := find_inner_block(inner)) is not None:
                 return (index, *path, *found)
     return None
+
+
+def disarm_inner_blocks(content: Any) -> Any:
+    """Return `content` with nothing in it that only a codec may write; the same object if there is none.
+
+    The key `item` is left out. A block of an inner type becomes one of an unknown type: `{"type": "instruction", …}`
+    becomes `{"type": "unknown_instruction", …}`, which no other shape has a counterpart of, and which states no rule.
+    """
+    if find_inner_block(content) is None:
+        return content
+    return [_disarm(block) for block in content]
+
+
+def _disarm(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    block = {name: value for name, value in block.items() if name != ITEM}
+    if block.get("type") in (INSTRUCTION, OPAQUE):
+        block["type"] = f"unknown_{block['type']}"
+    if "content" in block:
+        block["content"] = disarm_inner_blocks(block["content"])
+    if isinstance(source := block.get("source"), dict) and "content" in source:
+        block["source"] = {**source, "content": disarm_inner_blocks(source["content"])}
+    return block
 
 
 def has_thinking(role: str, content: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from compaction.messages import CACHE_MARK, CALLS, INSTRUCTION, OPAQUE, THINKING, blocks
+from compaction.messages import CACHE_MARK, CALLS, INSTRUCTION, OPAQUE, THINKING, blocks, disarm_inner_blocks
 from compaction.shapes import codecs
 from compaction.shapes.inner import Decoded, ShapeError
 from compaction.shapes.spoken import spoken
@@ -152,7 +152,7 @@ def decoded(shape: Shape, row: Any) -> Decoded:
     role, content = row.get("role"), row.get("content")
     if role not in ("user", "assistant") or not isinstance(content, str | list):
         raise ShapeError("Expected a message of the user's or the assistant's.")
-    return Decoded(str(role), content)
+    return Decoded(str(role), disarm_inner_blocks(content))
 
 
 def without_system(row: Any) -> Any:

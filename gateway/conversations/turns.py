@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,6 +17,7 @@ from api.http.bodies import aside
 from api.http.problems import ProblemError, invalid
 from api.http.turn_bodies import read_turn
 from api.schema.types import ConversationPatch
+from compaction.messages import disarm_inner_blocks
 from compaction.shapes.acceptance import repair_message
 from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
@@ -54,6 +56,8 @@ log = structlog.get_logger()
 _encode: Final = msgspec.json.Encoder().encode
 _value: Final = msgspec.json.Decoder().decode
 _message: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_INNER: Final = re.compile(rb'"(?:instruction|opaque|item)"')
+"""Words that a row with blocks of the inner form has; one that spells them otherwise is read as any unreadable row."""
 
 
 class LostTurnError(Exception):
@@ -372,6 +376,11 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
         message = _message(row)
     except msgspec.DecodeError:
         raise invalid("A message is an object.", "/messages") from None
+    if "content" in message and _INNER.search(row):
+        content = _value(message["content"])
+        if (disarmed := disarm_inner_blocks(content)) is not content:
+            row = _encode({**message, "content": disarmed})
+            message = _message(row)
     if b'"tool_use"' in row and (repaired := _with_whole_calls(_value(row))) is not None:
         return _encode({"role": repaired.get("role"), "content": repaired["content"]})
     return _encode({name: message[name] for name in ("role", "content") if name in message})
