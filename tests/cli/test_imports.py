@@ -44,7 +44,7 @@ from tests.support.service.in_process import Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.shapes.shaped_turns import EVERY, PLAIN, three_shapes
 from tests.support.talk import answer, call, request, result
-from tests.support.truth.model import Product, TrackedConversation, Usage
+from tests.support.truth.model import Product, TrackedConversation, Usage, marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -130,8 +130,10 @@ class Walk:
                     except branches.SupersededError:
                         connection.rollback()
             case "pin" if live := self.tracked.live:
+                # A pinned text is one of its message.
+                text = min(marks(live[0].message))
                 with chat.database.transaction(chat.tenant_id) as connection:
-                    pins.add(connection, chat.tenant_id, self.tracked.id, live[0].seq, f"keep {label}", uuid4())
+                    pins.add(connection, chat.tenant_id, self.tracked.id, live[0].seq, text, uuid4())
             case "context":
                 block = {"source": "crm", "title": label, "text": f"{label} " + "word " * 60}
                 self.say([request(label, 20)], context=[block])
