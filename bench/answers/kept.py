@@ -78,7 +78,17 @@ class KeptSummarizer:
         policy = msgspec.to_builtins(request.policy)
         key = key_of("summary", self.name, self.model, zone, request.previous, policy)
         if (known := self._kept.get(key)) is not None:
-            return Summary(known[0], self.model, known[1], Spent(), known[2], tuple(known[3]), known[4], None, known[5])
+            text, prompt_version, covers_through, notes, parts, dropped = known
+            return Summary(
+                text,
+                self.model,
+                prompt_version,
+                Spent(),
+                covers_through=covers_through,
+                notes=tuple(notes),
+                parts=parts,
+                dropped=dropped,
+            )
         summary = self._summarizer.summarize(request)
         self._spend(summary.spent)
         through = summary.covers_through

@@ -62,6 +62,7 @@ LABELS = {
     "table",
     "task",
     "which",
+    "why",
 }
 """All that a label may be called: each has a bounded number of values that nobody outside chooses."""
 

@@ -97,7 +97,10 @@ def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Produc
         as_owner(f"revoke execute on {function} from palimpsest_service")
         product.wake(lost)
         (failed,) = eventually(lambda: told("task.failed"), 60)
-        assert (failed["task"], failed["error"]) == (CHECK_TASK, "ProgrammingError: 42501")
+        assert (failed["task"], failed["error"]) == (
+            CHECK_TASK,
+            "ProgrammingError: 42501 the login lacks a right in the database",
+        )
         as_owner(f"grant execute on {function} to palimpsest_service")
         # It goes on with the next.
         conversation = product.chat.begin()

@@ -287,7 +287,7 @@ def test_what_is_pinned_and_finds_no_room_has_to_stand_in_the_summary(asking: Ch
             pins.add(connection, asking.tenant_id, conversation, seq, said, uuid4())
     Workers(asking).settle(conversation)
     row = asking.snapshot(conversation, 1)
-    assert [text for _, _, text, source in row.pins if source == "pinned"] == [FACTS[3][0]]
+    assert [text for _, _, text, source, *_ in row.pins if source == "pinned"] == [FACTS[3][0]]
     kept = model.requests[0].prompt.partition("<kept-verbatim")[2]
     assert (FACTS[2][0] in kept, FACTS[3][0] in kept) == (False, True)
     assert "KL-20417" in row.summary
