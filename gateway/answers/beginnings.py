@@ -71,9 +71,10 @@ async def _hold(
     chunks = response.pieces()
     following: asyncio.Task[bytes | None] | None = None
     held: list[bytes] = []
+    size = 0
     try:
         async with asyncio.timeout(SECONDS):
-            while not beginning.is_known and sum(map(len, held)) <= MAX_BYTES:
+            while not beginning.is_known and size <= MAX_BYTES:
                 following = asyncio.ensure_future(anext(chunks, None))
                 chunk = await asyncio.shield(following)
                 following = None
@@ -81,6 +82,7 @@ async def _hold(
                     beginning.end()
                     break
                 held.append(chunk)
+                size += len(chunk)
                 beginning.take(chunk)
     except TimeoutError:
         pass

@@ -57,7 +57,7 @@ class ChatAnswer:
                 self._texts.setdefault(name, []).append(text)
         for name in ("reasoning_details", "thinking_blocks"):
             if isinstance(parts := delta.get(name), list):
-                self._message[name] = [*self._message.get(name, ()), *parts]
+                self._message.setdefault(name, []).extend(parts)
         for name in _AS_THEY_ARE:
             if delta.get(name) is not None:
                 self._message[name] = delta[name]

@@ -6,12 +6,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from gateway.conversations.meaning import UNREADABLE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 DONE: Final = b"[DONE]"
+MOST_LINES: Final = 128 * 1024
+"""Lines of one piece of a stream that are read. A piece of some kilobytes can be unpacked into millions of them."""
+
+
+class TooManyLinesError(ValueError):
+    """A piece of a stream that has more lines than any provider sends at a time."""
+
+
+def check_lines(piece: bytes) -> None:
+    """Raise TooManyLinesError for a piece of more than MOST_LINES lines."""
+    if piece.count(b"\n") > MOST_LINES:
+        raise TooManyLinesError("too many lines")
 
 
 class StreamEvent(NamedTuple):
@@ -27,37 +41,44 @@ class EventSplitter:
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        self._lines: list[bytes] = []
+        """The last line, which has not ended."""
+        self._raw = bytearray()
+        """The lines of the event that has not ended."""
+        self._data: list[bytes] = []
 
     def take(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that end within the next bytes."""
+        """Return the events that end within the next bytes. Raises TooManyLinesError, and keeps them for `end`."""
         ended: list[StreamEvent] = []
         self._rest += chunk
         if b"\n" not in chunk:
             return ended
+        check_lines(chunk)
         *lines, self._rest = self._rest.split(b"\n")
-        for line in map(bytes, lines):
-            self._lines.append(line + b"\n")
-            if not line.removesuffix(b"\r"):
-                every, self._lines = self._lines, []
-                ended.append(_event(every))
+        for line in lines:
+            self._raw += line
+            self._raw += b"\n"
+            text = line.removesuffix(b"\r")
+            if not text:
+                ended.append(_event(bytes(self._raw), b"\n".join(self._data)))
+                self._raw.clear()
+                self._data.clear()
+            elif text.startswith(b"data:"):
+                self._data.append(bytes(text[5:].removeprefix(b" ")))
         return ended
 
     def end(self) -> bytes:
         """Return the bytes after the last whole event."""
-        rest = b"".join(self._lines) + self._rest
-        self._lines, self._rest = [], bytearray()
+        rest = bytes(self._raw + self._rest)
+        self._rest, self._raw, self._data = bytearray(), bytearray(), []
         return rest
 
 
-def _event(lines: list[bytes]) -> StreamEvent:
-    data = b"\n".join(line.rstrip(b"\r\n")[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
-    raw = b"".join(lines)
+def _event(raw: bytes, data: bytes) -> StreamEvent:
     if data == DONE:
         return StreamEvent(raw, is_done=True)
     try:
         value = _value(data) if data else None
-    except msgspec.DecodeError:
+    except UNREADABLE:
         value = None
     return StreamEvent(raw, value if isinstance(value, dict) else None)
 

@@ -27,6 +27,7 @@ class MessagesAnswer:
         self._blocks: dict[int, dict[str, Any]] = {}
         self._texts: dict[tuple[int, str], list[str]] = {}
         self._inputs: dict[int, list[str]] = {}
+        self._citations: dict[int, list[Any]] = {}
         self._ended: set[int] = set()
 
     def event(self, event: Mapping[str, Any]) -> None:
@@ -42,7 +43,8 @@ class MessagesAnswer:
                 self._ended.add(event["index"])
             case "message_delta":
                 counted = {name: count for name, count in (event.get("usage") or {}).items() if count is not None}
-                self.usage = {**(self.usage or {}), **counted}
+                self.usage = self.usage or {}
+                self.usage.update(counted)
             case "message_stop":
                 self.is_whole = True
 
@@ -63,8 +65,7 @@ class MessagesAnswer:
         if kind == "input_json_delta":
             self._inputs.setdefault(index, []).append(delta["partial_json"])
         elif kind == "citations_delta":
-            block = self._blocks[index]
-            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+            self._citations.setdefault(index, []).append(delta["citation"])
         elif kind == _COMPACTED:
             for field in _SEALED:
                 if isinstance(text := delta.get(field), str):
@@ -83,6 +84,8 @@ class MessagesAnswer:
         for field in (*_TEXTS.values(), *_SEALED):
             if parts := self._texts.get((index, field)):
                 block[field] = str(block.get(field) or "") + "".join(parts)
+        if cited := self._citations.get(index):
+            block["citations"] = [*(block.get("citations") or ()), *cited]
         if (arguments := "".join(self._inputs.get(index, ()))).strip():
             block["input"] = _value(arguments)
         if block.get("type") == "text":

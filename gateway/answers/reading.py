@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from gateway.answers.chat import ChatAnswer
+from gateway.answers.events import check_lines
 from gateway.answers.messages import MessagesAnswer
 from gateway.answers.responses import ResponsesAnswer
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an answer that are read; of a longer one nothing is, and the client's next request tells what it was."""
+_MOST_DIGITS: Final = 18
+"""Digits of a length that is read; Python refuses to read thousands."""
 LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
 """Events that end a stream; of Chat Completions `[DONE]` does."""
 _value: Final = msgspec.json.Decoder().decode
@@ -78,7 +81,7 @@ class AnswerReader:
         self._data: list[bytes] = []
         self._size = 0
         length = headers.get(b"content-length", b"")
-        self._left = int(length) if length.isdigit() else -1
+        self._left = int(length) if length.isdigit() and len(length) <= _MOST_DIGITS else -1
         self._is_done = False
         self.is_readable = self._decompress is not None
 
@@ -95,6 +98,7 @@ class AnswerReader:
             self._kept += piece
             # What goes on from before is not looked at again with each piece of it.
             if self._is_stream and b"\n" in piece:
+                check_lines(piece)
                 self._take_lines()
         except Exception:  # noqa: BLE001 - whatever a provider sends, the client has it
             self.is_readable = False

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from gateway.answers.events import EventSplitter
+from gateway.answers.events import EventSplitter, TooManyLinesError
 from gateway.answers.reading import LAST, MOST_BYTES, Answered, decompressor
 from gateway.conversations.histories import LISTS
+from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.recognition import says_nothing
 from gateway.doors import DoorError, error_body
 from gateway.providers.answers import CutOffError, encoding_of, read_within
@@ -69,6 +70,7 @@ class RecallingAnswer:
         self._rows: list[Any] = []
         """Of the rounds before, with what was recalled."""
         self._size = 0
+        """Bytes that were read, and those that were written beyond them."""
         self._is_readable = True
         self._is_closed = False
         self.is_complete = False
@@ -157,7 +159,11 @@ class RecallingAnswer:
         if not self._is_readable:
             return chunk
         self._size += len(chunk)
-        piece = b"".join(map(self._shown, events.take(chunk)))
+        try:
+            piece = b"".join(map(self._shown, events.take(chunk)))
+        except TooManyLinesError as error:
+            self._not_read(error)
+            piece = b""
         if self._size > MOST_BYTES or not self._is_readable:
             self._is_readable = False
             piece += events.end()
@@ -171,6 +177,9 @@ class RecallingAnswer:
         except Exception as error:  # noqa: BLE001 - as above
             self._not_read(error)
             return event.raw
+        self._size += max(0, len(piece) - len(event.raw))
+        if self._size > MOST_BYTES:
+            self._is_readable = False
         is_last = event.is_done or (event.value is not None and event.value.get("type") in LAST)
         self.is_complete = self.is_complete or (is_last and not self._splice.goes_on)
         return piece
@@ -217,7 +226,7 @@ class RecallingAnswer:
         answer.close()
         try:
             error = _value(body)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             error = None
         return self._splice.failed(error)
 
