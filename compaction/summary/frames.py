@@ -48,8 +48,8 @@ _MARKER: Final = re.compile(
 ANGLE: Final = "<\uff1c\ufe64\u2039\u3008\u2329\u27e8\u1438\u02c2\u276e\u276c\u29fc"
 """`<` and what is read as one."""
 _TAG: Final = re.compile(
-    rf"[{ANGLE}](?=[\s/\\!?]{{0,20}}(?:{'|'.join(name.replace('-', '[-_ ]?') for name in FRAMES)}|system|assistant"
-    r"|human|instructions?|function_(?:calls|results)|antml:|(?:start|end)_of_turn\b|(?:bos|eos|unk|pad|s)\s{0,9}>"
+    rf"[{ANGLE}](?=[\s/\\!?]{{0,20}}(?:{'|'.join(name.replace('-', '[-_ ]?') for name in FRAMES)}"
+    r"|recalled|system|assistant|human|instructions?|function_(?:calls|results)|antml:|(?:start|end)_of_turn\b|(?:bos|eos|unk|pad|s)\s{0,9}>"
     r"|[|\uff5c]|<\s{0,9}/?\s{0,9}SYS\b))",
     re.IGNORECASE,
 )

@@ -14,17 +14,26 @@ _SHOWN: Final = re.compile(r"(?<!!)!+(?=\[)")
 """From the first of them on alone: from each, a long run of them would take hours."""
 _DEFINED: Final = re.compile(r"^[ >\t]*\[[^\]\n]{1,999}\]:", re.MULTILINE)
 """Gives a name an address: what stands in brackets anywhere may be that name (CommonMark 0.31, 4.7)."""
+_ELEMENT: Final = re.compile(
+    r"<(?=/?(?:script|style|svg)[\s/>]"
+    r"|(?:img|image|source|video|audio|track|i?frame|embed|object|link|input|body|base|meta)[\s/]"
+    r"(?:[^<>]{0,2000}[\s/\"'])?(?:src|srcset|href|data|poster|background|content)\s{0,9}="
+    r"|[a-z][a-z0-9:-]{0,40}[\s/](?:[^<>]{0,2000}[\s/\"'])?on[a-z]{1,40}\s{0,9}=)",
+    re.IGNORECASE,
+)
+"""An element of HTML that fetches or runs something as soon as it is shown; code such as `List<Image>` is none."""
 
 
 def tidied(answer: str) -> str:
-    """Return a model's answer without wrapping, pictures, hidden characters, and tags that could pass for a frame."""
+    """Return a model's answer without wrapping, pictures, scripts, hidden characters, and tags that read as a frame."""
     text = visible(answer).strip()
     for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
         if match := wrapping.match(text):
             text = match[group].strip()
     if _DEFINED.search(text):
         text = _SHOWN.sub("", text)
-    return defanged("".join(map(_without_pictures, _PARAGRAPHS.split(text)))).strip()
+    text = "".join(map(_without_pictures, _PARAGRAPHS.split(text)))
+    return defanged(_ELEMENT.sub("&lt;", text)).strip()
 
 
 def _without_pictures(paragraph: str) -> str:
