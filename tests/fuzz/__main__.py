@@ -23,7 +23,7 @@ from tests.fuzz.api_calls import ApiFuzz, Failures
 from tests.fuzz.batch_answers import batch_answers, batch_answers_of
 from tests.fuzz.core import invariants
 from tests.fuzz.crafted_exports import CraftedExports
-from tests.fuzz.gateway_doors import door_bodies, gateway_doors
+from tests.fuzz.gateway_doors import door_bodies, door_heads, gateway_doors
 from tests.fuzz.trace_headers import TraceHeaders, trace_headers
 from tests.fuzz.transcript_files import reads_or_says_where, transcript_files
 from tests.fuzz.turn_calls import Turns, lives_of_turns
@@ -188,9 +188,11 @@ def _traces(service: Service, number: int, until: float) -> Failures:
 def _gateway(service: Service, number: int, until: float) -> Failures:
     failures = Failures()
     with gateway_doors(service) as doors:
+        half = monotonic() + max(0.0, until - monotonic()) / 2
+        heads = _search(door_heads(), doors.read_once, "gateway heads", number, half, failures)
         bodies = _search(door_bodies(), doors.answered_or_refused, "gateway", number, until, failures)
     statuses = ", ".join(f"{path} {status}: {count:,}" for (path, status), count in sorted(doors.statuses.items()))
-    print(f"gateway: {bodies:,} bodies ({statuses})")  # noqa: T201
+    print(f"gateway: {heads:,} heads, {bodies:,} bodies ({statuses})")  # noqa: T201
     return failures
 
 
