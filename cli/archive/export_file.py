@@ -110,6 +110,8 @@ class _Reader:
         self._versions: set[int] = set()
         self._ids: dict[str, dict[UUID, Row]] = {kind: {} for kind in ("run", "context_block", "pin")}
         self._steps: list[Row] = []
+        self._as_stored: set[int] = set()
+        """Messages that came as messages, by seq: they have no blocks of other shapes, in a snapshot neither."""
         self._facts: list[tuple[int, MessageFacts]] = []
         """What a message is to every step, hashed, by seq."""
         self._named: list[tuple[int, str, UUID]] = []
@@ -154,6 +156,8 @@ class _Reader:
         if not self._is_sound_after(self._conversation.get("broken_through", -1)):
             # Whatever the row says of it: repaired when it is read.
             self._conversation["broken_through"] = last
+        if self._conversation.get("covers_through", -1) > last:
+            raise ExportFileError(2, f"covers_through: there is no message {self._conversation['covers_through']}")
         for name in ("head_version", "pending_version"):
             if (version := self._conversation.get(name)) and version not in self._versions:
                 raise ExportFileError(2, f"{name}: there is no snapshot {version}")
@@ -225,6 +229,7 @@ class _Reader:
             facts = self._facts_of(decoded._asdict())
             if find_inner_block(decoded.content) is not None:
                 raise self._error(f"message {row['seq']} has a block of another API's shape, and `sent` is missing")
+            self._as_stored.add(row["seq"])
         else:
             is_served_as_sent = self._check_sent(row, decoded)
             facts = message_facts(decoded.role, decoded.content)
@@ -269,11 +274,25 @@ class _Reader:
             raise self._error("seqs are not one for each of messages")
         decoded = [Decoded(each.role, msgspec.json.decode(each.content)) for each in messages]
         facts = [self._facts_of(message._asdict()) for message in decoded]
+        for seq, message in zip(row["seqs"], decoded, strict=True):
+            if seq in self._as_stored and find_inner_block(message.content) is not None:
+                raise self._error(f"message {seq} has a block of another API's shape, and did not come in one")
         if facts and not (codecs.facts_of(decoded).sound and facts[0].role == "user" and not facts[0].results):
             raise self._error("the messages of a snapshot begin with the user and have each call's result behind it")
 
+    def _check_seqs(self, row: Row) -> None:
+        """Check that a snapshot stands for messages of the conversation alone: what it covers is not shown again."""
+        assert self._conversation is not None  # noqa: S101 - it was the second line
+        end = self._conversation.get("next_seq", 0)
+        named = [*row["seqs"], row["covers_through"]]
+        named += [seq for first, last, *_ in row.get("coverage") or () for seq in (first, last)]
+        named += [seq for _, seqs, *_ in row.get("claims") or () for seq in seqs]
+        if any(seq >= end for seq in named):
+            raise self._error(f"the snapshot names messages beyond the conversation's end, {end - 1}")
+
     def _snapshot(self, row: Row) -> None:
         self._check_messages(row)
+        self._check_seqs(row)
         if not UNCOMPACTED <= row["parent_version"] < row["version"]:
             raise self._error(f"parent_version {row['parent_version']} is not before version {row['version']}")
         self._versions.add(row["version"])
