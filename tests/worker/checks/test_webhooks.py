@@ -187,6 +187,42 @@ def test_a_receiver_that_is_away_is_a_failed_attempt(chat: Chat) -> None:
     assert (row.state, row.attempts, row.status, row.error) == ("pending", 1, None, "ConnectError")
 
 
+def test_a_name_is_looked_up_once_and_called_at_that_address(
+    chat: Chat, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, asked = socket.getaddrinfo, 0
+
+    def rebind(host: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal asked
+        if host != "rebind.example":
+            return look(host, *arguments, **named)
+        asked += 1
+        return look("127.0.0.1" if asked == 1 else "127.0.0.9", *arguments, **named)
+
+    monkeypatch.setattr("socket.getaddrinfo", rebind)
+    subscribe(chat, receiver.url.replace("127.0.0.1", "rebind.example"))
+    compact(chat)
+    deliver(chat)
+    assert asked == 1
+    assert len(receiver.received) == 1
+
+
+def test_one_private_address_among_public_ones_is_not_called(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = socket.getaddrinfo
+
+    def mix(host: Any, *arguments: Any, **named: Any) -> Any:
+        if host != "mixed.example":
+            return look(host, *arguments, **named)
+        return [*look("8.8.8.8", *arguments, **named), *look("127.0.0.1", *arguments, **named)]
+
+    monkeypatch.setattr("socket.getaddrinfo", mix)
+    subscribe(chat, "https://mixed.example/hook")
+    compact(chat)
+    deliver(chat, private_addresses=False)
+    (row,) = rows(chat)
+    assert (row.attempts, row.error) == (1, "address_not_allowed")
+
+
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "10.0.0.1", "[::ffff:10.0.0.1]"]
 )
