@@ -484,6 +484,12 @@ def _time(time: str | datetime | None) -> str | None:
     return time.isoformat() if isinstance(time, datetime) else time
 
 
+def _times(times: Times) -> str | list[str | None] | None:
+    if times is None or isinstance(times, (str, datetime)):
+        return _time(times)
+    return [*map(_time, times)]
+
+
 def _body(
     messages: Messages,
     usage: Any,
@@ -501,7 +507,7 @@ def _body(
         context=[dict(block) for block in context] if context is not None else None,
         expected_next_seq=expected_next_seq,
         replace_from=replace_from,
-        created_at=[*map(_time, created_at)] if isinstance(created_at, (list, tuple)) else _time(created_at),
+        created_at=_times(created_at),
         shape=shape,
     )
     encode(body)  # what is no JSON is its sender's fault, and must not stand at the head of a line
