@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.media.limits import NO_MEDIA, MediaLoad, media_load
 from compaction.text.malformed import MEDIA, read_arguments, repair_media, tool_name
 from compaction.tokens import content_tokens, json_text
 
@@ -351,6 +352,8 @@ class MessageFacts(NamedTuple):
 
     Nor has it marks for the prompt cache: with those of others they may be too many.
     """
+    media: MediaLoad = NO_MEDIA
+    """Its images and files."""
 
 
 def message_facts(role: str, content: Any) -> MessageFacts:
@@ -374,6 +377,7 @@ def message_facts(role: str, content: Any) -> MessageFacts:
         and not any(map(is_signed_summary, staying))
         and not count_marks(parts)
         and (_in_order(role, staying) or _items_in_order(staying)),
+        media=media_load((content,)),
     )
 
 

@@ -1,4 +1,4 @@
--- The whole schema at revision 0130, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0131, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -223,6 +223,8 @@ create table conversations (
     mixed_shapes boolean not null default false,
     other_model_through integer not null default '-1'::integer,
     rules jsonb,
+    newest_media integer not null default '-1'::integer,
+    media_checked_through integer not null default '-1'::integer,
     constraint pk_conversations PRIMARY KEY (id),
     constraint ck_conversations_shape CHECK ((shape = ANY (ARRAY['chat'::text, 'responses'::text]))),
     constraint fk_conversations_tenant_id_tenants FOREIGN KEY (tenant_id) REFERENCES tenants(id)
@@ -238,13 +240,14 @@ create policy auditor on conversations for select to palimpsest_auditor using (t
 create policy background on conversations for all to palimpsest_background using (true) with check (true);
 create policy tenant on conversations for all to public using (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL))) with check (((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid) AND (erased_at IS NULL)));
 CREATE TRIGGER conversations_forget_gateway AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_gateway();
+CREATE TRIGGER conversations_forget_media BEFORE UPDATE OF edits, head_version, erased_at ON public.conversations FOR EACH ROW WHEN ((old.newest_media >= 0)) EXECUTE FUNCTION forget_media();
 CREATE TRIGGER conversations_forget_recall_requests AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_requests();
 CREATE TRIGGER conversations_forget_recall_segments AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_recall_segments();
 CREATE TRIGGER conversations_forget_turn_usages AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_turn_usages();
 CREATE TRIGGER conversations_forget_waiting_snapshots AFTER UPDATE OF erased_at ON public.conversations FOR EACH ROW WHEN ((new.erased_at IS NOT NULL)) EXECUTE FUNCTION forget_waiting_snapshots();
 CREATE TRIGGER conversations_list_rules BEFORE UPDATE OF edits, erased_at ON public.conversations FOR EACH ROW WHEN ((old.rules IS NOT NULL)) EXECUTE FUNCTION list_rules_of_rest();
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on conversations to palimpsest_auditor;
-grant select (id, tenant_id, model, policy, revision, edits, head_version, pending_version, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, held_by_restore, counted_cap, erased_at, unstored_tokens, measured_seq), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
+grant select (id, tenant_id, model, policy, revision, edits, head_version, pending_version, covers_through, context_tokens, context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at, check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens, held_by_restore, counted_cap, erased_at, unstored_tokens, measured_seq, newest_media, media_checked_through), update (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through, open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant insert, select, update on conversations to palimpsest_service;
 
 create table erasures (
@@ -369,6 +372,26 @@ create policy tenant on idempotency_keys for all to public using ((tenant_id = (
 grant delete, select (ctid, conversation_id, created_at), update (created_at) on idempotency_keys to palimpsest_background;
 grant insert, select on idempotency_keys to palimpsest_service;
 
+create table message_media (
+    tenant_id uuid not null,
+    conversation_id uuid not null,
+    seq integer not null,
+    images integer not null,
+    image_side integer not null,
+    documents integer not null,
+    document_pages integer not null,
+    bytes bigint not null,
+    constraint pk_message_media PRIMARY KEY (conversation_id, seq),
+    constraint fk_message_media_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id)
+);
+alter table message_media enable row level security;
+alter table message_media force row level security;
+create policy background on message_media for all to palimpsest_background using (true) with check (true);
+create policy tenant on message_media for all to public using ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid)) with check ((tenant_id = (NULLIF(current_setting('app.tenant_id'::text, true), ''::text))::uuid));
+CREATE TRIGGER message_media_not_erased AFTER INSERT ON public.message_media FOR EACH ROW EXECUTE FUNCTION guard_erased();
+grant delete, select on message_media to palimpsest_background;
+grant insert, select on message_media to palimpsest_service;
+
 create table messages (
     tenant_id uuid not null,
     conversation_id uuid not null,
@@ -400,7 +423,7 @@ create policy tenant on messages for all to public using ((tenant_id = (NULLIF(c
 CREATE TRIGGER messages_append_only BEFORE DELETE OR UPDATE ON public.messages FOR EACH ROW EXECUTE FUNCTION guard_messages();
 CREATE TRIGGER messages_no_truncate BEFORE TRUNCATE ON public.messages FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
 grant select (tenant_id, conversation_id, seq, role, tokens, created_at, superseded_at) on messages to palimpsest_auditor;
-grant delete, select (conversation_id, seq, created_at) on messages to palimpsest_background;
+grant delete, select (conversation_id, seq, created_at, superseded_at) on messages to palimpsest_background;
 grant insert, select, update (superseded_at, shape, sent) on messages to palimpsest_service;
 
 create table model_batches (
@@ -734,6 +757,7 @@ create table snapshot_parts (
     part text,
     follows integer[] not null default '{}'::integer[],
     claims jsonb,
+    media bigint[],
     constraint pk_snapshots PRIMARY KEY (conversation_id, version),
     constraint fk_snapshots_conversation_id_conversations FOREIGN KEY (conversation_id) REFERENCES conversations(id),
     constraint fk_snapshots_run_id_runs FOREIGN KEY (run_id) REFERENCES runs(id)
@@ -750,7 +774,7 @@ CREATE TRIGGER snapshots_immutable BEFORE DELETE OR UPDATE ON public.snapshot_pa
 CREATE TRIGGER snapshots_no_truncate BEFORE TRUNCATE ON public.snapshot_parts FOR EACH STATEMENT EXECUTE FUNCTION guard_snapshots();
 CREATE TRIGGER snapshots_not_erased AFTER INSERT ON public.snapshot_parts FOR EACH ROW EXECUTE FUNCTION guard_erased();
 grant select (tenant_id, conversation_id, version, parent_version, run_id, step, coverage, created_at, claims) on snapshot_parts to palimpsest_auditor;
-grant delete, select (conversation_id, version, parent_version, run_id, covers_through, created_at) on snapshot_parts to palimpsest_background;
+grant delete, select (conversation_id, version, parent_version, run_id, covers_through, created_at, media) on snapshot_parts to palimpsest_background;
 grant insert, select on snapshot_parts to palimpsest_service;
 
 create table tenants (
@@ -1211,7 +1235,8 @@ create view snapshots with (security_invoker=true) as
     p.prefix_hash,
     p.created_at,
     p.pins,
-    p.claims
+    p.claims,
+    p.media
    FROM snapshot_parts p;
 alter view snapshots alter column created_at set default now();
 alter view snapshots alter column pins set default '[]'::jsonb;
@@ -1522,6 +1547,24 @@ begin
     limit greatest(0, v_most - jsonb_array_length(v_rules));
 end $$;
 
+create function append_turn_with_media(p_media jsonb, p_times timestamp with time zone[], p_entries jsonb, p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer, p_key text, p_body_hash bytea, p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits, p_shape text, p_sent json[], OUT outcome text, OUT first_seq integer, OUT last_seq integer, OUT context_tokens integer, OUT queued boolean)
+language plpgsql as $$
+begin
+    select a.* into outcome, first_seq, last_seq, context_tokens, queued
+    from public.append_turn_at(p_times, p_entries, p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from,
+                               p_key, p_body_hash, p_messages, p_facts, p_usage, p_context, p_limits, p_shape,
+                               p_sent) as a;
+    if outcome <> 'appended' then
+        return;
+    end if;
+    insert into public.message_media (tenant_id, conversation_id, seq, images, image_side, documents, document_pages, bytes)
+    select p_tenant, p_conversation, append_turn_with_media.first_seq + f.place, f.images, f.image_side, f.documents,
+           f.document_pages, f.bytes
+    from jsonb_to_recordset(p_media) as f (place integer, images integer, image_side integer, documents integer,
+                                           document_pages integer, bytes bigint);
+    update public.conversations as c set newest_media = append_turn_with_media.last_seq where c.id = p_conversation;
+end $$;
+
 create function as_sent(p_role text, p_content json, p_sent json) returns text
 language sql stable as $$
     select case
@@ -1614,6 +1657,17 @@ revoke execute on function due_deliveries(integer) from public;
 grant execute on function due_deliveries(integer) to palimpsest_service;
 
 create function due_states(p_conversations uuid[], p_lock boolean) returns TABLE(conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, model text, revision bigint, estimated integer, measured integer, context_bytes bigint, has_old_results boolean, tool_results_hold integer, summary_hold integer, trim_hold integer, pending_version integer, has_active_run boolean, counted_cap integer, stored integer, is_counted boolean)
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    select d.conversation_id, d.tenant_id, d.tenant_policy, d.policy, d.model, d.revision, d.estimated,
+           d.measured, d.context_bytes, d.has_old_results, d.tool_results_hold, d.summary_hold, d.trim_hold,
+           d.pending_version, d.has_active_run, d.counted_cap, d.stored, d.is_counted
+    from public.due_states_with_media(p_conversations, p_lock) as d
+$$;
+alter function due_states(uuid[],boolean) owner to palimpsest_background;
+revoke execute on function due_states(uuid[],boolean) from public;
+grant execute on function due_states(uuid[],boolean) to palimpsest_service;
+
+create function due_states_with_media(p_conversations uuid[], p_lock boolean) returns TABLE(conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, model text, revision bigint, estimated integer, measured integer, context_bytes bigint, has_old_results boolean, tool_results_hold integer, summary_hold integer, trim_hold integer, pending_version integer, has_active_run boolean, counted_cap integer, stored integer, is_counted boolean, media bigint[])
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 begin
     if p_lock then
@@ -1629,13 +1683,23 @@ begin
            c.tool_results_hold, c.summary_hold, c.trim_hold, c.pending_version,
            exists (select from public.runs as r
                    where r.conversation_id = c.id and r.state in ('queued', 'running') and r.block_id is null),
-           c.counted_cap, least(2147483647, c.context_tokens::bigint + c.fixed_tokens)::integer, c.last_request < c.measured_seq
+           c.counted_cap, least(2147483647, c.context_tokens::bigint + c.fixed_tokens)::integer, c.last_request < c.measured_seq,
+           case when c.newest_media > c.media_checked_through then (
+               select array[coalesce(sum(m.images), 0), coalesce(max(m.image_side), 0), coalesce(sum(m.documents), 0),
+                            coalesce(sum(m.document_pages), 0), coalesce(sum(m.bytes), 0)]::bigint[]
+               from (select f.images, f.image_side, f.documents, f.document_pages, f.bytes
+                     from public.message_media as f
+                     where f.conversation_id = c.id and f.seq > c.covers_through
+                     union all
+                     select s.media[1], s.media[2], s.media[3], s.media[4], s.media[5]
+                     from public.snapshot_parts as s
+                     where s.conversation_id = c.id and s.version = c.head_version) as m) end
     from public.conversations as c join public.tenants as t on t.id = c.tenant_id
     where c.id = any (p_conversations) and (c.check_due_at is null) is false;
 end $$;
-alter function due_states(uuid[],boolean) owner to palimpsest_background;
-revoke execute on function due_states(uuid[],boolean) from public;
-grant execute on function due_states(uuid[],boolean) to palimpsest_service;
+alter function due_states_with_media(uuid[],boolean) owner to palimpsest_background;
+revoke execute on function due_states_with_media(uuid[],boolean) from public;
+grant execute on function due_states_with_media(uuid[],boolean) to palimpsest_service;
 
 create function due_waiting_summaries(p_limit integer) returns TABLE(run_id uuid, tenant_id uuid)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -1974,6 +2038,25 @@ begin
     new.process_id := null;
     return new;
 end $$;
+
+create function forget_media() returns trigger
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+begin
+    if new.erased_at is not null then
+        delete from public.message_media as f where f.conversation_id = new.id;
+    elsif new.edits <> old.edits then
+        delete from public.message_media as f
+        using public.messages as m
+        where f.conversation_id = new.id and m.conversation_id = f.conversation_id and m.seq = f.seq
+          and m.superseded_at is not null;
+    end if;
+    if new.head_version < old.head_version then
+        new.media_checked_through := -1;
+    end if;
+    return new;
+end $$;
+alter function forget_media() owner to palimpsest_background;
+revoke execute on function forget_media() from public;
 
 create function forget_recall_requests() returns trigger
 language plpgsql set search_path = pg_catalog, public, pg_temp as $$
@@ -2838,11 +2921,11 @@ begin
     end if;
     insert into public.snapshot_parts (
         tenant_id, conversation_id, version, parent_version, run_id, step, covers_through, part, follows, seqs, coverage,
-        summary, summarizer, tokens, message_count, bytes, exchanges, prefix_hash, created_at, pins, claims)
+        summary, summarizer, tokens, message_count, bytes, exchanges, prefix_hash, created_at, pins, claims, media)
     values (
         new.tenant_id, new.conversation_id, new.version, new.parent_version, new.run_id, new.step, new.covers_through, v_part,
         v_follows, new.seqs, new.coverage, new.summary, new.summarizer, new.tokens, new.message_count, new.bytes,
-        new.exchanges, new.prefix_hash, new.created_at, new.pins, new.claims);
+        new.exchanges, new.prefix_hash, new.created_at, new.pins, new.claims, new.media);
     return new;
 end $$;
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import asyncpg
 import msgspec
 
+from compaction.media.limits import NO_MEDIA
 from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
 from runtime import ids
@@ -155,6 +156,7 @@ _TURN: Final[Mapping[str, str | None]] = {
 _APPEND: Final = _call("append_turn", **_TURN)
 _APPEND_ENTRIES: Final = _call("append_turn_with_entries", **_TURN, entries=None)
 _APPEND_AT: Final = _call("append_turn_at", **_TURN, entries=None, times=None)
+_APPEND_MEDIA: Final = _call("append_turn_with_media", **_TURN, entries=None, times=None, media=None)
 _BESIDE: Final = _call("read_beside_context", tenant=None, conversation=None)
 _READ: Final = _call(
     "read_context_in_shape",
@@ -370,6 +372,8 @@ async def append_turn(
         append = partial(pool.write, _APPEND_ENTRIES, *arguments, _entries(entries))
     if times:
         append = partial(pool.write, _APPEND_AT, *arguments, _entries(entries), times)
+    if media := _loads(facts):
+        append = partial(pool.write, _APPEND_MEDIA, *arguments, _entries(entries), times or None, media)
     try:
         done = Appended(*await append())
     except asyncpg.UniqueViolationError:
@@ -473,6 +477,16 @@ def _beside_content(text: str, role: str, content: str) -> str | None:
 def _entries(entries: Sequence[TurnEntry]) -> str:
     """Return entries as the function takes them, each with the id that it gets."""
     return msgspec.json.encode([{"id": ids.new_id(), **entry._asdict()} for entry in entries]).decode()
+
+
+def _loads(facts: TurnFacts) -> str | None:
+    """Return what the messages of a turn have of media as the function takes it, None if they have none."""
+    loads = [
+        {"place": place, **message.media._asdict()}
+        for place, message in enumerate(facts.messages)
+        if message.media is not NO_MEDIA
+    ]
+    return msgspec.json.encode(loads).decode() if loads else None
 
 
 def _array(values: Sequence[int]) -> str | None:

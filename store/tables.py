@@ -192,6 +192,8 @@ conversations = Table(
     Column("mixed_shapes", Boolean, nullable=False, server_default=_FALSE),
     Column("other_model_through", Integer, nullable=False, server_default=_NONE),
     Column("rules", JSONB),
+    Column("newest_media", Integer, nullable=False, server_default=_NONE),
+    Column("media_checked_through", Integer, nullable=False, server_default=_NONE),
     CheckConstraint("shape in ('chat', 'responses')", name="shape"),
     Index(
         "uq_conversations_external_id",
@@ -235,6 +237,21 @@ messages = Table(
     CheckConstraint("role in ('user', 'assistant')", name="role"),
     CheckConstraint("coalesce(shape in ('chat', 'responses'), sent is null)", name="shape"),
 )
+message_media = Table(
+    "message_media",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("conversation_id", Uuid),
+    Column("seq", Integer),
+    Column("images", Integer, nullable=False),
+    Column("image_side", Integer, nullable=False),
+    Column("documents", Integer, nullable=False),
+    Column("document_pages", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    PrimaryKeyConstraint("conversation_id", "seq"),
+    ForeignKeyConstraint(["conversation_id"], ["conversations.id"]),
+)
+"""The load of each message in force that has images or files; see MediaLoad."""
 SAID_AT: Final = "case when m.is_undated then null else coalesce(m.said_at, m.created_at) end"
 """When a message was said, in SQL of messages as m; null where that is unknown. `created_at` is when it was stored."""
 
@@ -417,7 +434,11 @@ def _snapshot_columns(messages: Column[str]) -> list[Column[Any]]:
         Column("created_at", TIME, nullable=False, server_default=NOW),
         Column("pins", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
         # On the table it comes after the columns that only the table has.
-        *([] if messages.nullable else [Column("claims", JSONB(none_as_null=True))]),
+        *(
+            []
+            if messages.nullable
+            else [Column("claims", JSONB(none_as_null=True)), Column("media", ARRAY(BigInteger))]
+        ),
     ]
 
 
@@ -428,6 +449,7 @@ snapshot_parts = Table(
     Column("part", Text),
     Column("follows", ARRAY(Integer), nullable=False, server_default=text("'{}'::integer[]")),
     Column("claims", JSONB(none_as_null=True)),
+    Column("media", ARRAY(BigInteger)),
     ForeignKeyConstraint(["conversation_id"], ["conversations.id"]),
     ForeignKeyConstraint(["run_id"], ["runs.id"]),
     Index("ix_snapshots_run_id", "run_id"),

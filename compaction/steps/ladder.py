@@ -76,7 +76,7 @@ class Load(NamedTuple):
     trim_hold: int = 0
     """The trim is not tried again until the context exceeds this many bytes."""
     media: MediaLoad = NO_MEDIA
-    """Images and files of the context, as far as that is known: a check does not know it, a run does."""
+    """Images and files of the context. A check knows them if any came since a run looked at them."""
 
     @property
     def input_tokens(self) -> int:

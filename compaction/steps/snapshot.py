@@ -15,6 +15,7 @@ import msgspec
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, find_span, gone_spans, name_seqs, shown_seqs
 from compaction.credentials.masking import Masker
+from compaction.media.limits import NO_MEDIA, MediaLoad, media_load
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import (
     Pin,
@@ -147,6 +148,8 @@ class NewSnapshot(NamedTuple):
     """Seqs of messages whose text its new summary, claims and pins hold, besides those that it shows."""
     masked: Mapping[str, int] = NOTHING_MASKED
     """How many credentials of each kind were masked in messages that were shortened."""
+    media: MediaLoad = NO_MEDIA
+    """What its messages have of images and files."""
 
     def check_sources(self) -> None:
         """Raise UncoveredSourceError if it holds text of messages that its coverage does not name."""
@@ -375,6 +378,7 @@ def settle(
         claims=claims if summary is not None else working.snapshot.claims,
         sources=sources,
         masked=masker.counts,
+        media=media_load(message.content for message in (*known.messages, *rest)),
     )
 
 

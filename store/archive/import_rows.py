@@ -80,6 +80,7 @@ _NARROWER: Final[Mapping[tuple[str, str], Any]] = {
     ("snapshot", "coverage"): Coverage,
     ("snapshot", "pins"): tuple[Pin, ...],
     ("snapshot", "claims"): tuple[PackedClaim, ...],
+    ("snapshot", "media"): Annotated[list[Annotated[int, _IS_COUNT]], Meta(min_length=5, max_length=5)],
 }
 """Columns that take less than their type says."""
 _ID: Final = Annotated[str, Meta(pattern=r"^(?:[a-z]+_)?[0-9a-f]{32}$")]

@@ -6,8 +6,10 @@ from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import Connection, exists, func, insert, select, text, update
 
+from compaction.media.limits import NO_MEDIA, media_load
 from compaction.steps.runs import ACTIVE, RunReason, RunState, RunTrigger
 from runtime import ids
 from store.archive.import_rows import TABLES
@@ -15,7 +17,7 @@ from store.conversations import context_blocks, conversations
 from store.conversations.snapshots import move_head
 from store.runs.requested import record
 from store.tables import conversations as conversations_table
-from store.tables import erasures, model_usage, runs
+from store.tables import erasures, message_media, model_usage, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -133,6 +135,20 @@ def add(connection: Connection, names: Names, kind: str, rows: Sequence[Row]) ->
         by_columns.setdefault(tuple(changed), []).append(changed)
     for group in by_columns.values():
         connection.execute(insert(TABLES[kind]), group)
+    if kind == "message" and (loads := _media_of(rows)):
+        own = {"tenant_id": names.tenant, "conversation_id": names.conversation}
+        connection.execute(insert(message_media), [own | load for load in loads])
+
+
+def _media_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the rows of message_media that belong to rows of messages; those that were replaced have none."""
+    loads = []
+    for row in rows:
+        if row.get("superseded_at") is None and row["content"].lstrip().startswith("["):
+            load = media_load([msgspec.json.decode(row["content"])])
+            if load is not NO_MEDIA:
+                loads.append({"seq": row["seq"], **load._asdict()})
+    return loads
 
 
 def finish(
@@ -156,6 +172,10 @@ def finish(
     state = {name: conversation[name] for name in _STATE if name in conversation}
     # The policy may be another one here.
     state["check_due_at"] = func.now()
+    newest = select(func.coalesce(func.max(message_media.c.seq), -1)).where(
+        message_media.c.conversation_id == names.conversation
+    )
+    state["newest_media"] = newest.scalar_subquery()
     connection.execute(update(conversations_table).where(_c.id == names.conversation).values(state))
     run_id = record(
         connection,

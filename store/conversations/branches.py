@@ -14,7 +14,7 @@ from store.conversations.conversations import ESTIMATED_TOKENS, STORED_TOKENS, r
 from store.conversations.snapshots import move_head
 from store.runs import waiting_summaries
 from store.runs.requested import overtake, record
-from store.tables import conversations, gateway_recalls, messages, snapshots
+from store.tables import conversations, gateway_recalls, message_media, messages, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,7 @@ _KEPT: Final = (
     "carried_tokens",
     "counted_cap",
     "last_version",
+    "newest_media",
 )
 """What a fork has of its conversation's row."""
 _BEGINS_WITH_AN_ANSWER: Final = text("""
@@ -167,6 +168,7 @@ def restore(
             # `min_savings_tokens` may be so large that the bytes of its hold have no room in the column.
             trim_hold=func.least(_c.context_bytes + literal(hold * 4, BigInteger), _MOST_BYTES),
             results_cut_through=-1,
+            media_checked_through=_c.next_seq - 1,
             broken_through=case((_BEGINS_WITH_AN_ANSWER, _c.next_seq - 1), else_=_c.broken_through),
             held_by_restore=True,
             restored_over_budget=policy.context_limit_tokens < ESTIMATED_TOKENS,
@@ -218,6 +220,8 @@ def fork(
     if not inserted.rowcount:
         raise ExternalIdTakenError
     _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new})
+    shown = [message_media.c.conversation_id == conversation_id, message_media.c.seq <= through_seq]
+    _copy(connection, message_media, shown, {"conversation_id": new})
     context_blocks.copy(connection, conversation_id, new, through_seq)
     pins.copy(connection, conversation_id, new, through_seq)
     _copy_recalls(connection, conversation_id, new, through_seq)
@@ -246,7 +250,10 @@ def fork(
         # What nothing was mended before stays valid where it was signed, and what was restored stays so.
         is_sound = row.broken_through <= row.covers_through
         signed = {"strip_thinking_through": min(row.strip_thinking_through, through_seq)} if is_sound else {}
-        if kept := signed | restored_hold(connection, conversation_id):
+        held = restored_hold(connection, conversation_id)
+        if held:
+            held["media_checked_through"] = min(row.media_checked_through, through_seq)
+        if kept := signed | held:
             connection.execute(update(conversations).where(_c.id == new).values(kept))
     return new
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Connection, Double, Select, case, cast, func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from compaction.media.limits import NO_MEDIA, MediaLoad
 from compaction.payload.assembly import fixed_tokens
 from compaction.steps.ladder import Load
 from runtime import ids
@@ -49,7 +50,7 @@ _SUMMARY: Final = (
 
 
 class CheckState(NamedTuple):
-    """What a check knows of a conversation; see the database function due_states."""
+    """What a check knows of a conversation; see the database function due_states_with_media."""
 
     conversation_id: UUID
     tenant_id: UUID
@@ -71,6 +72,8 @@ class CheckState(NamedTuple):
     """Characters of a tool result that the context was counted with; None before there was any."""
     stored: int
     is_counted: bool
+    media: Sequence[int] | None
+    """The context's MediaLoad; None if no media came since a run looked at them."""
 
     @property
     def load(self) -> Load:
@@ -85,11 +88,12 @@ class CheckState(NamedTuple):
             tool_results_hold=self.tool_results_hold,
             summary_hold=self.summary_hold,
             trim_hold=self.trim_hold,
+            media=NO_MEDIA if self.media is None else MediaLoad(*self.media),
         )
 
 
 _CHECK_STATES: Final = text(
-    "select {} from due_states(:ids, :lock)".format(  # noqa: S608 - names of columns
+    "select {} from due_states_with_media(:ids, :lock)".format(  # noqa: S608 - names of columns
         ", ".join(f"{name}::text" if name.endswith("policy") else name for name in CheckState._fields)
     )
 )
@@ -176,6 +180,9 @@ def change(
             held_by_restore=False,
             check_due_at=func.coalesce(_c.check_due_at, func.now()),
         )
+    if not {"policy", "model"}.isdisjoint(values):
+        # The limits on media may be others.
+        statement = statement.values(media_checked_through=-1)
     if "model" in values:
         switched = _c.model.is_not(None) & _c.model.is_distinct_from(values["model"])
         statement = statement.values(
@@ -309,12 +316,14 @@ def hold(
     summary: Hold | None,
     trim: int | None = None,
     results_through: int | None = None,
+    media_through: int | None = None,
     seen: int | None = None,
 ) -> None:
     """Keep steps from being tried again for now; None leaves a hold as it is.
 
     The counters that checks decide from are the measure. Messages with a seq over `seen` have not been tried yet, so
-    they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was checked.
+    they count as growth. `trim` is in bytes; `results_through` is the newest tool-result message that was checked,
+    `media_through` the newest message whose media were.
     """
     newer: ColumnElement[Any] = literal(0)
     if seen is not None:
@@ -334,6 +343,8 @@ def hold(
         changed[_c.trim_hold] = _c.context_bytes + trim
     if results_through is not None:
         changed[_c.results_cut_through] = results_through
+    if media_through is not None:
+        changed[_c.media_checked_through] = media_through
     if changed:
         connection.execute(update(conversations).where(_c.id == conversation_id).values(changed))
 

@@ -410,6 +410,7 @@ def insert_new(
             prefix_hash=new.prefix_hash,
             pins=msgspec.to_builtins(new.pins),
             claims=None if new.claims is None or new.summary is None else packed(new.claims, new.summary),
+            media=list(new.media),
         )
     )
 

@@ -378,6 +378,9 @@ def _hold_after_death(connection: Connection, conversation_id: UUID, policy: Pol
         tool_results=Hold(growth_margin(policy.input_token_budget, policy)),
         summary=Hold(growth_margin(policy.compaction_threshold_tokens, policy)),
         trim=policy.max_context_bytes // 10,
+        media_through=connection.scalar(
+            select(conversations.c.newest_media).where(conversations.c.id == conversation_id)
+        ),
     )
 
 

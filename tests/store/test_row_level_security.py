@@ -47,6 +47,8 @@ SERVICE, BACKGROUND, AUDITOR = "palimpsest_service", "palimpsest_background", "p
 TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
     "due_states",
+    "due_states_with_media",
+    "forget_media",
     "cold_snapshots",
     "watch_pauses",
     "usages_to_reckon",
@@ -175,6 +177,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
     blocks = prepare([ContextBlock("doc", "Doc", "# Part\n" + "word " * 200)], Policy())
     as_chat = SentTurn("chat", ['{"role":"user","name":"ann","content":"As chat."}'])
     calls.at_once([{**calls.turn(conversation, {"role": "user", "content": "As chat."}), "sent": as_chat}])
+    image = {"type": "image", "source": {"type": "url", "url": "https://images.example.com/1.png"}}
+    calls.append(conversation, {"role": "user", "content": [image]})
     turn_with_context = calls.turn(conversation, {"role": "user", "content": "And this?"})
     calls.at_once([{**turn_with_context, "context": context_blocks.new_blocks(blocks, Policy()).context}])
     noted = histories.Noted("unchanged", 0, 0, retried=False, aborted=False)
@@ -317,6 +321,7 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "webhook_deliveries",
         "model_batches",
         "messages",
+        "message_media",
         "gateway_conversations",
         "gateway_prefixes",
         "gateway_recalls",

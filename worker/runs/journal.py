@@ -344,6 +344,7 @@ class Journal:
             trim=policy.max_context_bytes // 10 if any(step.name == Step.TRIM for step in steps) else None,
             # What was put off is to be cut in the next pause, whatever has come.
             results_through=None if puts_off else self.results_through,
+            media_through=self._seen,
             seen=self._seen,
         )
 

@@ -111,6 +111,7 @@ OF_NO_WORDS: Final = {
     "model_usage": "what a tenant's models have cost in a day",
     "waiting_summaries": "ids and versions of what waits for the next day's budget",
     "waiting_snapshots": "ids, versions and times of what waits until it pays; removed as well",
+    "message_media": "sizes and numbers of images and files; removed as well",
     "turn_usages": "token counts and times of calls; removed as well, and one that comes late finds nothing",
     "operator_actions": "what operators did: ids, versions, words of ours",
     "gateway_conversations": "ids and a hash; removed as well",
