@@ -294,7 +294,9 @@ def test_a_summary_says_who_of_several_users_said_what(service: Service) -> None
     work(service.settings, path)
     answer = served(service, path)
     assert answer.json()["snapshot"] is not None
-    summary = str(answer.json()["messages"][0]["content"])
+    opening, summary = (str(message["content"]) for message in answer.json()["messages"][:2])
+    # A message with a name holds the words of that speaker alone.
+    assert opening == "I can spend 40 EUR on the dinner."
     for line in (
         "U (ben): I can spend 90 EUR on the dinner.",
         "A (planner): Tavola takes 65 EUR for each of you.",
