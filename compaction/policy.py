@@ -144,6 +144,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     secrets: Literal["mask", "keep"] = "mask"
     """What becomes of credentials in what a summarizer reads and in what compaction writes: `mask` puts
     `[secret: aws key, m12]` in the place of one of message 12. Messages that stay as they came are not touched."""
+    frame_language: Literal["auto", "en"] = "auto"
+    """Language of the headings and frames that compaction writes. `auto`: that of the conversation, where it is one of
+    those that it writes, and English elsewhere. A conversation keeps the language that its frames began with."""
     gateway_recall: bool = False
     """Whether a gateway declares the recall tool in what it passes on, and answers the model's calls of it itself."""
 

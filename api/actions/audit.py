@@ -197,7 +197,15 @@ def _render(
     )
     room = policy.context_limit_tokens - weight.fixed
     shown = masked_pins(rules, policy)
-    fitted = fit_with_rules(fit, room, working.view, shown, factor=weight.ratio, max_tokens=policy.pinned_max_tokens)
+    fitted = fit_with_rules(
+        fit,
+        room,
+        working.view,
+        shown,
+        factor=weight.ratio,
+        max_tokens=policy.pinned_max_tokens,
+        frame_language=policy.frame_language,
+    )
     messages = serving.as_messages(fitted.view, in_pieces=sent.in_pieces)
     stand = check(msgspec.json.encode(messages), rules, shown)
     context = ComparedContext(

@@ -163,7 +163,15 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
     )
     room = policy.context_limit_tokens - fixed
     rules = sorted(masked_pins(material.pinned, policy), key=lambda rule: (rule.seq, rule.id))
-    fitted = fit_with_rules(fit, room, view, rules, factor=ratio, max_tokens=policy.pinned_max_tokens)
+    fitted = fit_with_rules(
+        fit,
+        room,
+        view,
+        rules,
+        factor=ratio,
+        max_tokens=policy.pinned_max_tokens,
+        frame_language=policy.frame_language,
+    )
     exchanges = count_exchanges(view)
     return RestorePlanOut(
         version=stored.version,

@@ -340,6 +340,7 @@ def _fit(stored: ContextRead, policy: Policy) -> FittedContext:
         factor=stored.factor,
         max_tokens=policy.pinned_max_tokens,
         is_part=about.is_part,
+        frame_language=policy.frame_language,
     )
     shed_warnings = [shed_warning(shed.seqs)] if shed.replaced else []
     warnings = (*working.warnings, *shed_warnings, *drop_warnings(fitted, about.exchanges))

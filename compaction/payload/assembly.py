@@ -162,6 +162,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
         factor=about.factor,
         max_tokens=policy.pinned_max_tokens,
         is_part=about.is_part,
+        frame_language=policy.frame_language,
     )
     messages = _join(fitted.view, (*prior, *turn), asked)
     assembly = Assembly(

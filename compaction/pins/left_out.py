@@ -7,9 +7,9 @@ is never taken for it.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.frames.wordings import LEFT_OUT
 from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length
 from compaction.view import WRITTEN, View, ViewMessage
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _JOINT: Final = "\n\n"
-_ENDS: Final = re.compile(r"(?:\A|\n\n)\[[\d,]+ messages?[^\[\]\n]* stored but not shown: recall [^\[\]\n]+\]\Z")
 _MOST_CHARS: Final = 600
 """Characters; no note is longer."""
 
@@ -66,7 +65,7 @@ def without_words(text: str, note: str) -> str | None:
 
 def note_at(text: str) -> int:
     """Return where what reads as a note begins that ends `text`, the break before it included; its length for none."""
-    noted = _ENDS.search(text, max(0, len(text) - _MOST_CHARS))
+    noted = LEFT_OUT.search(text, max(0, len(text) - _MOST_CHARS))
     return noted.start() if noted else len(text)
 
 

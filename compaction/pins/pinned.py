@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction.credentials.marks import has_mark
 from compaction.credentials.masking import mask_text
+from compaction.frames.wordings import WORDINGS, FrameWording
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.own_words import own_words
@@ -38,16 +39,6 @@ PinSource = Literal["pinned", "standing_instruction", "latest_request", "left_ou
 
 IN_LEDGER: Final[Mapping[str, PinSource]] = {"pinned": "pinned", "detected": "standing_instruction"}
 """What entries of the ledger that stay word for word are, by their source there."""
-_EXPLAINED: Final = (
-    "These texts are kept word for word because their messages are no longer shown. The rules among them still hold."
-)
-_LABELS: Final[dict[PinSource, str]] = {
-    "pinned": "pinned",
-    "standing_instruction": "standing instruction",
-    "latest_request": "latest request before the messages shown, not answered yet",
-    "left_out": "left out",
-}
-_ANSWERED: Final = "latest request before the messages shown, answered since"
 _PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1, "latest_request": 2, "left_out": 3}
 _JOINT: Final = "\n\n"
 _OPENING: Final = re.compile(r"\[PINNED(?P<tag>(?::\d{1,9})?)\]\n[^\n]*\n")
@@ -115,13 +106,13 @@ def masked_pins(pins: Iterable[Pin], policy: Policy) -> tuple[Pin, ...]:
     return tuple(pin._replace(text=mask_text(pin.text, pin.seq)) for pin in pins)
 
 
-def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int) -> Pinned:
+def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int, language: str = "english") -> Pinned:
     """Return `view`, which holds no frame, with a frame of the pins whose messages it does not show.
 
-    The frame costs at most `max_tokens` estimated tokens.
+    The frame is worded in `language` and costs at most `max_tokens` estimated tokens.
     """
-    framed, dropped = bound(missing_pins(view, pins), max_tokens=max_tokens)
-    return Pinned(with_pins(view, framed), framed, dropped)
+    framed, dropped = bound(missing_pins(view, pins), max_tokens=max_tokens, language=language)
+    return Pinned(with_pins(view, framed, language), framed, dropped)
 
 
 def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
@@ -132,7 +123,9 @@ def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
     return pinned._replace(view=with_note(pinned.view, note), framed=(*pinned.framed, noted))
 
 
-def bound(pins: Sequence[Pin], *, max_tokens: int) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+def bound(
+    pins: Sequence[Pin], *, max_tokens: int, language: str = "english"
+) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
     """Return the pins whose frame costs at most `max_tokens` estimated tokens, and those that found no room.
 
     What people pinned goes before standing instructions, and these before the latest request. Of what was pinned the
@@ -141,14 +134,14 @@ def bound(pins: Sequence[Pin], *, max_tokens: int) -> tuple[tuple[Pin, ...], tup
     pinned twice is kept once. Kept pins come in the order of their messages.
     """
     tag = _tag(pins)
-    room = max_tokens * CHARS_PER_TOKEN - text_weight(_frame((), tag)) - text_weight(_JOINT)
+    room = max_tokens * CHARS_PER_TOKEN - text_weight(_frame((), tag, language)) - text_weight(_JOINT)
     kept: dict[str, int] = {}
     dropped: list[Pin] = []
     ranks = _ranks(pins)
     for index in sorted(range(len(pins)), key=ranks.__getitem__):
         if pins[index].text in kept:
             continue
-        cost = text_weight(_item(pins[index], tag, len(pins), len(pins)))
+        cost = text_weight(_item(pins[index], tag, len(pins), len(pins), language))
         if cost > room:
             dropped.append(pins[index])
             continue
@@ -196,17 +189,18 @@ def rules_in(pins: Iterable[Pin]) -> set[tuple[int, str, str]]:
     return {(pin.seq, pin.text, pin.source) for pin in pins if pin.source in IN_LEDGER.values()}
 
 
-def render_pins(pins: Sequence[Pin]) -> str:
-    """Return the frame of `pins`, "" for none.
+def render_pins(pins: Sequence[Pin], language: str = "english") -> str:
+    """Return the frame of `pins` in the wording of a language, "" for none.
 
     Every text is in it as it is, after a line with its length in characters. Where a text holds a marker of a
     frame, this frame's markers are numbered so that no text has the same.
     """
     tag = _tag(pins)
-    return _frame([_item(pin, tag, number, len(pins)) for number, pin in enumerate(pins, 1)], tag) if pins else ""
+    items = [_item(pin, tag, number, len(pins), language) for number, pin in enumerate(pins, 1)]
+    return _frame(items, tag, language) if items else ""
 
 
-def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
+def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str = "english") -> View:
     """Return `view` with the frame of `pins` in its first user message, before the summary.
 
     Unchanged for no pins, and where that very frame is there already. Another frame has to be taken away first. A
@@ -215,7 +209,7 @@ def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     if not pins or not view or _stands_in(view, pins):
         return tuple(view)
     framed, note = _apart(pins)
-    view = _with_frame(view, framed) if framed else view
+    view = _with_frame(view, framed, language) if framed else view
     return with_note(view, note) if note else tuple(view)
 
 
@@ -225,8 +219,8 @@ def _apart(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
     return [pin for pin in pins if pin.source != "left_out"] if note else pins, note
 
 
-def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
-    frame = render_pins(pins)
+def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str) -> View:
+    frame = render_pins(pins, language)
     host = first_of_user(view)
     at = opening_length(view)
     if host is None or is_signed_alone(view):
@@ -407,15 +401,25 @@ def _tag(pins: Sequence[Pin]) -> str:
     return f":{next(number for number in count(1) if number not in used)}" if marks else ""
 
 
-def _frame(items: Sequence[str], tag: str) -> str:
-    return f"[PINNED{tag}]\n{_EXPLAINED}\n{''.join(items)}[END PINNED{tag}]"
+def _frame(items: Sequence[str], tag: str, language: str) -> str:
+    return f"[PINNED{tag}]\n{WORDINGS[language].pins}\n{''.join(items)}[END PINNED{tag}]"
 
 
-def _item(pin: Pin, tag: str, number: int, total: int) -> str:
-    label = _ANSWERED if pin.is_answered else _LABELS[pin.source]
+def _item(pin: Pin, tag: str, number: int, total: int, language: str) -> str:
+    label = _label(pin, WORDINGS[language])
     by = f", by {pin.speaker}" if pin.speaker else ""
     header = f"[PIN{tag} {number} of {total}: {label}{by}, message {pin.seq}, {len(pin.text)} characters]"
     return f"{header}\n{pin.text}\n"
+
+
+def _label(pin: Pin, wording: FrameWording) -> str:
+    match pin.source:
+        case "latest_request":
+            return wording.answered_request if pin.is_answered else wording.open_request
+        case "standing_instruction":
+            return wording.standing
+        case _:
+            return wording.pinned
 
 
 def _texts(content: Any, *kinds: str) -> Iterator[str]:

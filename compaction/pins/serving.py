@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from compaction.frames.languages import language_of_frames
 from compaction.messages import is_instruction, is_request
 from compaction.pins.agreement import listed
 from compaction.pins.pinned import Pin, bound, message_text, missing_pins, render_pins, with_pins
@@ -155,6 +156,7 @@ def fit_with_rules(
     factor: float,
     max_tokens: int,
     is_part: bool = False,
+    frame_language: Literal["auto", "en"] = "en",
 ) -> Fitted:
     """Return what `fit` makes of `given` in so much room, with the rules that it leaves out in a frame.
 
@@ -166,22 +168,25 @@ def fit_with_rules(
     if not rules or (fitted.view == tuple(given) and not is_part):
         return fitted
     lacked = set() if is_part else set(missing_pins(given, rules))
+    language = language_of_frames(frame_language, given, is_framed=True)
     framed: tuple[Pin, ...] = ()
     for _ in range(_ROUNDS):
         missing = [rule for rule in missing_pins(fitted.view, rules) if rule not in lacked]
-        wanted, _ = bound([rule for rule in rules if rule in framed or rule in missing], max_tokens=max_tokens)
+        wanted_rules = [rule for rule in rules if rule in framed or rule in missing]
+        wanted, _ = bound(wanted_rules, max_tokens=max_tokens, language=language)
         if set(wanted) <= set(framed):
             break
         framed = wanted
-        fitted = fit(room - _weight(framed, factor))
-    framed, _ = bound([rule for rule in missing_pins(fitted.view, rules) if rule not in lacked], max_tokens=max_tokens)
+        fitted = fit(room - _weight(framed, factor, language))
+    missing = [rule for rule in missing_pins(fitted.view, rules) if rule not in lacked]
+    framed, _ = bound(missing, max_tokens=max_tokens, language=language)
     if not framed:
         return fitted
     # What was thought after the frame was signed for messages without it.
     last = max(message.seq for message in (*given, *fitted.view))
-    view, _ = repair(strip_thinking(with_pins(fitted.view, framed), last))
-    return fitted._replace(view=view, tokens=fitted.tokens + _weight(framed, factor))
+    view, _ = repair(strip_thinking(with_pins(fitted.view, framed, language), last))
+    return fitted._replace(view=view, tokens=fitted.tokens + _weight(framed, factor, language))
 
 
-def _weight(pins: Sequence[Pin], factor: float) -> int:
-    return math.ceil(content_tokens(render_pins(pins)) * factor) + 1
+def _weight(pins: Sequence[Pin], factor: float, language: str) -> int:
+    return math.ceil(content_tokens(render_pins(pins, language)) * factor) + 1

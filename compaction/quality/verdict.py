@@ -11,6 +11,7 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from compaction.frames.wordings import ENGLISH, in_english
 from compaction.pins.standing import standing_instructions
 from compaction.quality.evidence import Evidence, essence, gather, terms
 from compaction.quality.misfires import carries_on, echoes, is_error, loops, refuses
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
 
-KEPT: Final = "## Kept verbatim"
+KEPT: Final = ENGLISH.kept
 """Heads what `mend` adds."""
 ASKED: Final = "asked, not answered when this was written: "
 ASKED_AND_ANSWERED: Final = "asked, answered since: "
@@ -319,7 +320,7 @@ def _absent_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
     """
     if not sections or _has_translated_headings(summary, len(sections)):
         return ()
-    lines = [line[:_HEADING_CHARS] for line in summary.split("\n")]
+    lines = [line[:_HEADING_CHARS] for line in in_english(summary).split("\n")]
     headings = {_plain(part) for line in lines for part in (line, line.partition(":")[0])}
     return tuple(section for section in sections if _plain(section) not in headings)
 

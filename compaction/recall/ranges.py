@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from compaction.frames.wordings import WORDINGS
 from compaction.recall import references
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ MOST_NAMED: Final = 20
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-def note(spans: Sequence[Span], days: Mapping[int, date]) -> str:
+def note(spans: Sequence[Span], days: Mapping[int, date], language: str = "english") -> str:
     """Return the line that says how many messages are not shown, of when, and by which references they come back.
 
     `spans` are those messages, in order and apart from each other; none gives "". `days` are in UTC, by seq; where
@@ -28,9 +29,10 @@ def note(spans: Sequence[Span], days: Mapping[int, date]) -> str:
     count = sum(span.last - span.first + 1 for span in spans)
     parts = [references.span(*part) for span in spans for part in _parts(span.first, span.last)]
     named = ", ".join(parts[-MOST_NAMED:]) + ("; older ones by words" if len(parts) > MOST_NAMED else "")
-    said = "message" if count == 1 else "messages"
-    when = _when(days.get(spans[0].first), days.get(spans[-1].last))
-    return f"[{count:,} {said}{when} {'is' if count == 1 else 'are'} stored but not shown: recall {named}]"
+    wording = WORDINGS[language]
+    when = _when(days.get(spans[0].first), days.get(spans[-1].last), in_english=language == "english")
+    template = wording.one_left_out if count == 1 else wording.left_out
+    return template.format(count=f"{count:,}", when=when, named=named)
 
 
 def _parts(first: int, last: int) -> Iterable[tuple[int, int]]:
@@ -39,9 +41,11 @@ def _parts(first: int, last: int) -> Iterable[tuple[int, int]]:
         yield start, min(last, start + references.MOST_MESSAGES - 1)
 
 
-def _when(first: date | None, last: date | None) -> str:
+def _when(first: date | None, last: date | None, *, in_english: bool) -> str:
     if first is None or last is None:
         return ""
+    if not in_english:
+        return f" ({first})" if first == last else f" ({first} \u2013 {last})"
     end = f"{_day(last)} {last.year}"
     if first == last:
         return f" of {end}"

@@ -15,6 +15,7 @@ import msgspec
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, find_span, gone_spans, name_seqs, shown_seqs
 from compaction.credentials.masking import Masker
+from compaction.frames.languages import language_of_frames
 from compaction.media.limits import NO_MEDIA, MediaLoad, media_load
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
 from compaction.pins.pinned import (
@@ -119,6 +120,8 @@ class Working(NamedTuple):
     """Who wrote messages, by seq, as far as it is known."""
     masks_secrets: bool = True
     """Whether credentials are masked in what is shortened."""
+    language: str = "english"
+    """Of the frames that a compaction writes."""
 
     @property
     def last_seq(self) -> int:
@@ -235,8 +238,9 @@ def build(
     sound, repairs = (joined, Repairs()) if is_whole else mend(joined, ends_with_newest=has_newest)
     unrepaired = () if sound is joined else _shortened(current, policy, handles)
     all_warnings = (*warnings, *repairs.warnings())
+    view = _shortened(sound, policy, handles)
     working = Working(
-        _shortened(sound, policy, handles),
+        view,
         snapshot,
         tuple(tail),
         all_warnings,
@@ -256,7 +260,9 @@ def build(
     known |= {(pin.seq, pin.text) for pin in masked_pins((*pinned, *gone), policy)}
     standing = (pin for pin in _standing(working) if (pin.seq, pin.text) not in known)
     latest = _latest_request(working, (*before, *stored))
-    return working._replace(pins=(*pinned, *standing, *latest), withdrawn=withdrawn)
+    is_framed = snapshot.summary is not None or bool(snapshot.pins)
+    language = language_of_frames(policy.frame_language, snapshot.messages if is_framed else view, is_framed=is_framed)
+    return working._replace(pins=(*pinned, *standing, *latest), withdrawn=withdrawn, language=language)
 
 
 def _as_stored(row: Original) -> ViewMessage:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from compaction.claims.citations import without_citations
+from compaction.frames.wordings import in_english
 from compaction.media.shedding import load_of_view
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
@@ -58,7 +59,7 @@ class Stage:
     @cached_property
     def tokens(self) -> int:
         """Estimated tokens of the messages, pins in a frame included, corrected by what the API counted."""
-        return self.estimate(with_pins(self.working.view, self.working.snapshot.pins))
+        return self.estimate(with_pins(self.working.view, self.working.snapshot.pins, self.working.language))
 
     @cached_property
     def media(self) -> MediaLoad:
@@ -73,13 +74,14 @@ class Stage:
         from.
         """
         most = policy.pinned_max_tokens if room is None else min(policy.pinned_max_tokens, room)
-        pinned = pin(view, masked_pins(self.working.pins, policy), max_tokens=most)
+        language = self.working.language
+        pinned = pin(view, masked_pins(self.working.pins, policy), max_tokens=most, language=language)
         if not policy.recall_handles or not view:
             return pinned
         # What it is in is not the tail's any more, whatever it says.
         covered = max([read_through, *(pin.seq for pin in pinned.framed)])
         spans = left_out(self.working, with_note(pinned.view, _SOME_NOTE), covered)
-        noted = with_left_out(pinned, note(spans, self.days), spans[-1].last if spans else WRITTEN)
+        noted = with_left_out(pinned, note(spans, self.days, language), spans[-1].last if spans else WRITTEN)
         return noted if room is None or view_tokens(noted.view) - view_tokens(view) <= room else pinned
 
     def estimate(self, view: View) -> int:
@@ -98,11 +100,12 @@ class Stage:
 
     @property
     def previous_summary(self) -> str | None:
-        """The summary that a new one takes the place of, without references; one that the API signed stays."""
+        """The summary that a new one replaces, in English, without references; one that the API signed stays."""
         snapshot = self.working.snapshot
         if snapshot.summary is None or is_signed_alone(self.view):
             return None
-        return snapshot.summary if snapshot.claims is None else without_citations(snapshot.summary)
+        summary = in_english(snapshot.summary)
+        return summary if snapshot.claims is None else without_citations(summary)
 
     @property
     def withdrawn(self) -> tuple[Pin, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from compaction.frames.wordings import in_english, translated
 from compaction.media.limits import limits_of
 from compaction.media.shedding import media_notes, shed_media, without_media
 from compaction.pins.pinned import latest_request_pin
@@ -166,7 +167,9 @@ def summarize(
     `claims` are what its lines rest on, `read_through` is the seq of the newest message that it was made from.
     """
     previous = stage.working.snapshot.summary
-    text = summaries.with_media_list(text, media_notes(stage.view[zone.start : zone.stop]), previous)
+    notes = media_notes(stage.view[zone.start : zone.stop])
+    text = summaries.with_media_list(in_english(text), notes, previous and in_english(previous))
+    text = translated(text, stage.working.language)
     rebuilt = summaries.rebuild(stage.view, zone, text, previous=previous)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
     lost_media = tuple(message.seq for message in stage.view[: zone.start] if without_media(message) is not message)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from compaction.frames.wordings import in_english
 from compaction.private_fields import without_fields
 from compaction.summary.frames import WORDS, cut_lines, fitted, quoted
 from compaction.summary.prompts import MARGIN, Place, Prompt, Wishes, merge_prompt, part_prompt
@@ -209,8 +210,9 @@ def plan(
     pins: Sequence[str] = (),
     strip_fields: Collection[str] = (),
     without_oversized: bool = False,
+    language: str = "english",
 ) -> Plan:
-    """Return how to summarize `zone` with a model of `window` tokens.
+    """Return how to summarize `zone` with a model of `window` tokens, under headings in `language`.
 
     Parts cover the zone in order, each index once, and part no call from its result. Raises WindowTooSmallError.
     """
@@ -218,7 +220,7 @@ def plan(
     answer = min(policy.summary_max_tokens, window // ANSWER_SHARE)
     # A result may be pinned as well.
     kept = "\n".join(without_fields(text, strip_fields) for text in pins)
-    wishes = Wishes(_encoded(instructions or "", _WISHES_CHARS, window), _encoded(kept, _PINS_CHARS, window))
+    wishes = Wishes(_encoded(instructions or "", _WISHES_CHARS, window), _encoded(kept, _PINS_CHARS, window), language)
     fixed = _fixed_weight(secret, wishes, answer)
     available = _available(window, answer, fixed, policy.summary_input_max_chars)
     earlier = available.half().fit(quoted(previous or "", WORDS)) or None
@@ -251,7 +253,7 @@ def joined(texts: Sequence[str]) -> str:
     by_heading: dict[str, list[str]] = {}
     for text in texts:
         heading = ""
-        for line in text.split("\n"):
+        for line in in_english(text).split("\n"):
             known = next((each for each in SECTIONS if line.strip().rstrip(":").lower() == each.lower()), None)
             if known is not None:
                 heading = known

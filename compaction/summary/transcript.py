@@ -7,6 +7,7 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.frames.wordings import ENGLISH
 from compaction.messages import (
     CALLS,
     INSTRUCTION,
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
     from compaction.view import ViewMessage
 
 PROMPT_VERSION: Final = "summary-7"
-SECTIONS: Final = (
-    "## Request and constraints",
-    "## Decisions",
-    "## Facts",
-    "## Results and scores",
-    "## Status and next steps",
-)
+SECTIONS: Final = ENGLISH.sections
 """The headings that every summary has, in this order."""
 CALL_INPUT_CHARS: Final = 2_000
 """Characters of a call's input that are shown; a file that a call writes is no better than one that it reads."""

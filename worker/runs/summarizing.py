@@ -246,7 +246,8 @@ def request_of(
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     pins = masked_pins(stage.working.pins, policy)
     # What finds no room in the frame is for the summary to tell.
-    beside = pin((*before, *tail), pins, max_tokens=policy.pinned_max_tokens)
+    language = stage.working.language
+    beside = pin((*before, *tail), pins, max_tokens=policy.pinned_max_tokens, language=language)
     kept = (each for each in pins if each.source == "pinned" and each not in beside.dropped)
     pinned = tuple(each.text for each in kept)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)
@@ -265,6 +266,7 @@ def request_of(
         unsourced=unsourced,
         withdrawn=stage.withdrawn,
         in_pieces=stage.working.in_pieces,
+        language=language,
     )
     return masked_request(request, stage)
 

@@ -51,6 +51,8 @@ class SummaryRequest(NamedTuple):
     """What masked the credentials in all of it; None where they are kept."""
     in_pieces: bool = False
     """Whether several of the messages may be pieces of one, as in other shapes than the Messages API's."""
+    language: str = "english"
+    """Of the headings that are asked for."""
 
     def without_secrets(self, text: str) -> str:
         """Return what a summarizer wrote with its credentials masked, unless the policy keeps them."""

@@ -233,6 +233,7 @@ class _Work:
                 pins=request.pins,
                 strip_fields=request.strip_fields,
                 without_oversized=without_oversized,
+                language=request.language,
             )
         except WindowTooSmallError as error:
             raise SummaryError(RunReason.PROMPT_TOO_LONG, str(error)) from None

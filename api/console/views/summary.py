@@ -12,6 +12,7 @@ from api.console.views.content import SHOWN_CHARS
 from compaction.claims.citations import as_read, without_citations
 from compaction.claims.handing_on import given_on
 from compaction.credentials.masking import Masker, mask_text
+from compaction.frames.wordings import in_english, language_shown
 from compaction.overrides import in_force
 from compaction.pins.pinned import message_text
 from compaction.quality.verdict import KEPT, gather, judge, most_chars
@@ -54,7 +55,8 @@ class Summary(NamedTuple):
 
 def summary(source: Source) -> Summary:
     """Return what there is to show of a run's summary."""
-    text = without_citations(source.snapshot.summary or "") if source.snapshot else ""
+    shown = (source.snapshot.summary if source.snapshot else None) or ""
+    text = without_citations(in_english(shown))
     answer, _, added = text.partition(KEPT)
     if not source.zone or source.snapshot is None:
         return Summary((), 0, answer, added, (), (), (), 0, is_too_large=source.zone is None)
@@ -62,7 +64,7 @@ def summary(source: Source) -> Summary:
     zone: Sequence[ViewMessage] = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
     other_texts = (*source.pins, *map(message_text, source.opening))
     marks = policy.unsupported_claims == "mark"
-    previous = None if source.previous is None else given_on(source.previous, source.earlier, marks=marks)
+    previous = None if source.previous is None else given_on(in_english(source.previous), source.earlier, marks=marks)
     if policy.secrets == "mask":
         # As the summarizer was asked: without credentials.
         masker = Masker()
@@ -74,14 +76,14 @@ def summary(source: Source) -> Summary:
     first, whole = (
         judge(each, evidence, sections=SECTIONS, max_chars=most, other_texts=other_texts) for each in (answer, text)
     )
-    asked, parts = _asked(source, zone, previous)
+    asked, parts = _asked(source, zone, previous, language_shown(shown) or "english")
     return Summary(
         asked, parts, answer.strip(), added.strip(), first.missing, whole.missing, whole.invented, len(zone),
         is_too_large=False,
     )  # fmt: skip
 
 
-def _asked(source: Source, zone: Sequence[ViewMessage], previous: str | None) -> tuple[list[Asked], int]:
+def _asked(source: Source, zone: Sequence[ViewMessage], previous: str | None, language: str) -> tuple[list[Asked], int]:
     step = next((each for each in source.steps if each.model is not None), None)
     if step is None:
         return [], 0
@@ -99,6 +101,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage], previous: str | None) ->
             instructions=wishes or None,
             pins=source.pins,
             strip_fields=policy.private_result_fields,
+            language=language,
         )
     except WindowTooSmallError:
         return [], 0

@@ -52,6 +52,7 @@ TEXTS: dict[str, list[Any]] = {
     "extra_strategies": [["not-installed"]],
     "unsupported_claims": ["mark", "drop", "refuse"],
     "secrets": ["mask", "keep"],
+    "frame_language": ["auto", "en"],
     "swap": ["at_once", "when_it_pays"],
     "summarizer_model": ["", "m" * 200],
     "model_prices": [{}, {"m" * 200: {"input": 0, "output": 1e6, "cache_read": 0, "cache_write": 1e6}}],

@@ -166,6 +166,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "gateway_recall",
         "unsupported_claims",
         "secrets",
+        "frame_language",
         "swap",
         "prompt_cache_seconds",
         "tool_results_growth_ratio",

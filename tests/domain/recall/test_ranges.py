@@ -268,6 +268,7 @@ class Chat:
 
 ACTS: Final = ("summary", "fallback", "backstop", "trim", "tool_results", "prune", "overflow")
 SMALL: Final = {
+    "frame_language": "en",
     "input_token_budget": 1,
     "compaction_threshold_tokens": 1,
     "protected_tail_messages": 1,

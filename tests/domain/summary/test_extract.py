@@ -19,7 +19,8 @@ from bench.fidelity.sources import Source, sources, transcripts_folder
 from bench.fidelity.strategies import strategies
 from compaction.claims.citations import with_citations
 from compaction.extract.draft import reads_as_error
-from compaction.extract.extractive import LATEST, SHORT_HEADER, TITLE, extract
+from compaction.extract.extractive import LATEST, TITLE, extract
+from compaction.frames.wordings import ENGLISH
 from compaction.policy import merge
 from compaction.summary.zone import REFERENCE
 from compaction.text.clauses import CLAUSE_CHARS, pieces, prose
@@ -82,7 +83,7 @@ def test_sentences_end_as_their_script_ends_them(said: str) -> None:
 
 def test_says_first_that_it_is_an_extract() -> None:
     assert lines_of(extract(TRIP, max_chars=4000))[0].startswith(TITLE)
-    assert lines_of(extract(TRIP, max_chars=400))[0] == SHORT_HEADER
+    assert lines_of(extract(TRIP, max_chars=400))[0] == ENGLISH.short_extract
 
 
 @pytest.mark.parametrize(

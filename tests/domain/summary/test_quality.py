@@ -430,7 +430,7 @@ def test_translated_headings_are_headings(headings: str, line: str) -> None:
     summary = "\n".join(f"## {heading}\n- {line}" for heading in headings.split("|"))
     assert judge(summary, EVIDENCE, sections=SECTIONS).missing_sections == ()
     fewer = summary.replace("## ", "", 1)
-    assert judge(fewer, EVIDENCE, sections=SECTIONS).missing_sections == tuple(SECTIONS)
+    assert {"Open tasks", "Exact values"} <= set(judge(fewer, EVIDENCE, sections=SECTIONS).missing_sections)
 
 
 def test_other_headings_in_english_are_none() -> None:
