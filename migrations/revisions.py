@@ -6,7 +6,7 @@ from typing import Final
 
 FIRST: Final = "0100"
 """The first revision of the first release; no way leads on from the lower numbers, which databases of before have."""
-HEAD: Final = "0131"
+HEAD: Final = "0132"
 """The newest revision in migrations/versions; a test holds the two together."""
 
 

@@ -1,4 +1,4 @@
--- The whole schema at revision 0131, as a migrated database has it: what all the revisions come to. `make docs`
+-- The whole schema at revision 0132, as a migrated database has it: what all the revisions come to. `make docs`
 -- writes this file, and a test holds it against a database. Reasons stand beside the statements in migrations/sql/.
 -- Left out are the roles, the owner of the tables, and how texts are compressed, which is as the server can.
 
@@ -2721,7 +2721,14 @@ begin
         select t.starts, t.request, t.answer, t.answered into v_starts, v_request, v_answer, v_answered
         from public.tail_window(p_conversation, c.covers_through, c.counted_cap, v_room, factor, p_least_tokens) as t;
         if c.context_bytes > p_read_bytes then
-            v_starts := greatest(v_starts, public.tail_within(p_conversation, c.covers_through, v_request, p_read_bytes));
+            v_starts := greatest(v_starts, public.tail_within(p_conversation, c.covers_through, (
+                select max(m.seq) from public.messages as m
+                where m.conversation_id = p_conversation and m.is_request and m.seq < v_answered
+                  and m.superseded_at is null), p_read_bytes));
+            -- What is read belongs to another request now.
+            select coalesce(max(m.seq), v_request) into v_request from public.messages as m
+            where m.conversation_id = p_conversation and m.is_request and m.seq > c.covers_through
+              and m.seq <= least(v_starts, v_answered - 1) and m.superseded_at is null;
         end if;
         gap := v_starts > c.covers_through + 1;
     end if;

@@ -15,7 +15,7 @@ from api.schema.types import CacheBreakpointOut, ContextTokens, RulesOut, Snapsh
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
 from compaction.cost import breakpoints
 from compaction.media.limits import any_may_exceed, limits_of, shed_warning
-from compaction.media.shedding import shed_media
+from compaction.media.shedding import load_of_view, shed_media
 from compaction.messages import count_marks, is_request
 from compaction.payload.assembly import History, drop_warnings, fixed_warnings
 from compaction.pins.agreement import proposal_warnings, proposals
@@ -109,8 +109,10 @@ async def read_context(
         # The database has reckoned with overrides that are not in force.
         stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
     if stored.plain and await _may_exceed_limits(stored, policy):
-        # The messages one by one, as the oldest media have to go.
-        stored = await read(etag=None, policy=policy, room=policy.context_limit_tokens) or stored
+        # The messages one by one, if the oldest media have to go.
+        parsed = await read(etag=None, policy=policy, room=policy.context_limit_tokens)
+        if parsed is not None and await _exceeds_limits(parsed, policy):
+            stored = parsed
     size = 0 if stored.plain else len(stored.head or "") + len(stored.tail or "")
     marks = 0 if stored.plain or breakpoint_room else await _fixed_marks(caller, conversation, stored)
     as_asked = partial(serve, fixed_marks=marks, shape=shape, breakpoint_room=breakpoint_room)
@@ -127,6 +129,12 @@ async def _may_exceed_limits(stored: ContextRead, policy: Policy) -> bool:
     texts = [text for text in (stored.head, stored.tail, stored.sent) if text]
     limits = limits_of(policy)
     return await aside(sum(map(len, texts)), lambda: any_may_exceed(texts, limits))
+
+
+async def _exceeds_limits(stored: ContextRead, policy: Policy) -> bool:
+    """Return whether a context has more media than the model takes."""
+    size = len(stored.head or "") + len(stored.tail or "")
+    return await aside(size, lambda: load_of_view(working_view(stored, policy).view).exceeds(limits_of(policy)))
 
 
 def shape_served(stored: ContextRead, wanted: Shape | None) -> Shape:

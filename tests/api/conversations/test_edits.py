@@ -214,15 +214,3 @@ def test_a_version_that_shows_replaced_messages_cannot_come_back(service: Servic
     assert context(service, path)["messages"] == edit["messages"]
     answer = service.client.post(f"{path}/restore", json={"version": version})
     assert (answer.status_code, answer.json()["code"]) == (409, "superseded")
-
-
-def test_a_version_that_an_answer_follows_now_is_served_behind_an_opening(service: Service) -> None:
-    path = service.conversation(policy={"compaction_enabled": False})
-    service.append(path, *look_up(0), {"role": "user", "content": "Go on"}, {"role": "assistant", "content": "On"})
-    emptied = service.client.post(f"{path}/overflow", json={}).json()["snapshot"]
-    assert emptied["covers_through"] == 3
-    assert service.client.post(f"{path}/restore", json={"version": 0}).status_code == 200
-    edit = {"messages": [{"role": "assistant", "content": "Off"}], "replace_from": 4}
-    assert service.client.post(f"{path}/turns", json=edit).status_code == 201
-    assert service.client.post(f"{path}/restore", json={"version": emptied["version"]}).status_code == 200
-    assert context(service, path)["messages"][1:] == edit["messages"]

@@ -78,7 +78,7 @@ def pairs(view: View) -> list[tuple[int, int]]:
             assert isinstance(block, dict)
             if block["type"] in {"tool_use", "server_tool_use"}:
                 asked[block["id"]] = index
-            elif block["type"] in {"tool_result", "web_search_tool_result"}:
+            elif block["type"].endswith("tool_result"):
                 call_and_result.append((asked.pop(block["tool_use_id"]), index))
     return [*call_and_result, *((index, len(view)) for index in asked.values())]
 
