@@ -100,7 +100,7 @@ def test_a_preset_that_there_is_not(service: Service) -> None:
 def test_a_preset_becomes_the_overrides_of_a_conversation(service: Service, body: dict[str, Any], window: int) -> None:
     document = service.client.post("/v1/conversations", json=body).json()
     assert document["policy_overrides"] == preset(window) | body.get("policy", {})
-    assert merge(document["policy"]) == merge(limits_for_model(document["model"]) | preset(window))
+    assert merge(document["policy"]) == merge({**limits_for_model(document["model"]), **preset(window)})
     assert document["warnings"] == []
 
 
