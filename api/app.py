@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request, get
 
+from actions.services import Services
 from api.console.demo.player import demo_player
 from api.console.router import console_router
 from api.http.middleware import surround
 from api.http.problems import EXCEPTION_HANDLERS
 from api.http.routing import OwnRouter
-from api.http.security_headers import SecurityHeaders
 from api.routes import (
     branches,
     compactions,
@@ -34,7 +34,7 @@ from api.routes import (
 from api.routes.administration import dead_letters, erasures, keys, tenant, usage, webhooks
 from api.schema.documentation import RawSchemaPlugin
 from api.schema.openapi_document import SECURITY, openapi_config
-from api.services import Services
+from runtime.http.security_headers import SecurityHeaders
 from runtime.settings import Ahead, read_once
 
 if TYPE_CHECKING:

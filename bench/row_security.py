@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import psycopg
 from pydantic import SecretStr
 
-from api.http.turn_bodies import read_turn
+from actions.input.turn_bodies import read_turn
 from bench import data
 from cli.local.embedded import EmbeddedPostgres
 from compaction.policy import Policy

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from api.monitoring import installation
-from api.monitoring.metrics import Metrics
+from actions.monitoring import installation
+from actions.monitoring.metrics import Metrics
 from gateway.metrics import GatewayMetrics
 from store.operations.processes import Activity
 from worker.metrics import WorkerMetrics

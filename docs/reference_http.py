@@ -10,8 +10,8 @@ from litestar.routes import HTTPRoute
 
 from api.app import create_app
 from api.auth.guards import scopes_of
-from api.http.problem_types import EVERY_CALL, PROBLEM_TYPES
 from api.schema.openapi_document import EVERYWHERE, HEADERS, LIMITED
+from runtime.http.problem_types import EVERY_CALL, PROBLEM_TYPES
 from runtime.settings import Settings
 
 if TYPE_CHECKING:

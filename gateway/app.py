@@ -11,7 +11,6 @@ import msgspec
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from api.http.unread_bodies import AnsweredEarly
 from gateway.doors import CHAT, MESSAGES, RELAYED, door_of, error_body, error_headers, no_door
 from gateway.exchange import IS_CUT_OFF, PassedRequest
 from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
@@ -19,6 +18,7 @@ from gateway.guardrails.litellm import GuardrailRequest
 from gateway.relaying import RelayedRequest
 from gateway.services import GatewayServices
 from runtime import ids
+from runtime.http.unread_bodies import AnsweredEarly
 from runtime.settings import Ahead, read_once
 
 if TYPE_CHECKING:

@@ -7,18 +7,18 @@ import zlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from api.http.bodies import aside
-from api.http.bytes_under_way import next_of_body
-from api.http.pace import GRACE_SECONDS, BodyPace
 from gateway.doors import DoorError
 from gateway.headers import CODING, is_bypassed
+from runtime.http.body_events import next_of_body
+from runtime.http.pace import GRACE_SECONDS, BodyPace
+from runtime.threads import run_aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from litestar.types import Receive
 
-    from api.http.bytes_under_way import HeldBytes
+    from runtime.held_bytes import HeldBytes
 
 _READ_HERE: Final = frozenset({b"gzip", b"x-gzip", b"deflate"})
 _EITHER: Final = 32 + zlib.MAX_WBITS
@@ -56,7 +56,7 @@ async def read_body(
     body = parts[0] if len(parts) == 1 else b"".join(parts)
     if CODING not in headers or is_bypassed(headers):
         return body, False
-    decoded = await aside(len(body), plain, body, headers[CODING], most)
+    decoded = await run_aside(len(body), plain, body, headers[CODING], most)
     if decoded is None:
         return body, False
     if len(decoded) > most:

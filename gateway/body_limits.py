@@ -9,14 +9,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from uuid import UUID
 
-from api.http.bodies import LARGE_BYTES
 from gateway.tenant_slots import NoSlotError
+from runtime.threads import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from api.actions.caller import Caller
-    from api.http.strict_json import Limits
+    from actions.caller import Caller
+    from actions.input.strict_json import Limits
     from gateway.services import GatewayServices
 
 P = ParamSpec("P")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from api.auth.guards import may, presented_key
-from api.auth.jwt_keys import NoKeysError
+from actions.auth.jwt_keys import NoKeysError
+from actions.auth.scopes import has_scope, presented_key
 from gateway.doors import DoorError
 from gateway.headers import KEY, has_palimpsest_key
 from gateway.timeouts import AwayError
@@ -15,7 +15,7 @@ from store.tenants.api_keys import split
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from api.auth.principals import Authenticator, Principal
+    from actions.auth.principals import Authenticator, Principal
     from gateway.timeouts import Deadline
 
 NEEDED: Final = ("turns:write", "context:read")
@@ -63,7 +63,7 @@ class Callers:
         if principal is None:
             raise _unknown()
         for scope in NEEDED:
-            if not may(principal, scope):
+            if not has_scope(principal, scope):
                 raise DoorError(403, f"This Palimpsest key has not the scope {scope}.")
         return Known(principal, is_beside=is_beside)
 

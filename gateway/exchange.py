@@ -8,13 +8,11 @@ from contextlib import aclosing, closing, suppress
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from api.actions.caller import Caller
-from api.http.bytes_under_way import BusyError, HeldBytes
-from api.http.problems import ProblemError
+from actions.caller import Caller
 from gateway.answers.reading import Answered, AnswerReader, decompressor
 from gateway.bodies import GoneError, read_body, until_gone
 from gateway.conversations.increments import response_key
@@ -27,6 +25,9 @@ from gateway.recalls.lineage import asker_of
 from gateway.recalls.recalling import RecallingAnswer
 from gateway.refusals import RetriedCall, store_accepted
 from runtime import ids
+from runtime.errors import RequestError
+from runtime.held_bytes import BusyError, HeldBytes
+from runtime.http.problem_documents import status_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -90,7 +91,7 @@ class PassedRequest:
             )
         except DoorError as error:
             return await self._refuse(error, send)
-        except ProblemError as error:
+        except RequestError as error:
             return await self._refuse(in_words(error), send)
         except GoneError:
             return None
@@ -111,8 +112,7 @@ class PassedRequest:
         self._hold.belong_to(known.principal.tenant_id)
         core = self._services.core
         if core.rate_limits.is_on:
-            counted: Any = _Counted()
-            await core.rate_limits.check(counted, known.principal)
+            await core.rate_limits.check(known.principal)
         return Caller(core, known.principal, self._request_id, self._hold)
 
     async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:
@@ -280,16 +280,6 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-class _Counted:
-    """A request as the rate limits count it."""
-
-    def __init__(self) -> None:
-        self.scope: dict[str, Any] = {"state": {}}
-
-
-def in_words(problem: ProblemError) -> DoorError:
-    """Return a problem of the API's as an error of a door."""
-    after = problem.headers.get("retry-after", "") if problem.headers else ""
-    return DoorError(
-        problem.status, problem.detail, code=problem.code, retry_after=int(after) if after.isdigit() else None
-    )
+def in_words(error: RequestError) -> DoorError:
+    """Return an error of a use case as an error of a door."""
+    return DoorError(status_of(error), error.detail, code=error.code, retry_after=error.retry_after)

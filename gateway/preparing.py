@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from api.http.bodies import aside
 from compaction.media.limits import MediaLimits, limits_of
 from compaction.pins.pinned import masked_pins
 from compaction.pins.serving import reading_bytes
@@ -38,12 +37,13 @@ from gateway.recalls.calls import declared
 from gateway.recalls.thoughts import has_thoughts, without_thoughts
 from gateway.timeouts import AwayError
 from runtime import ids
+from runtime.threads import run_aside
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
     from uuid import UUID
 
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from gateway.contexts import CompactedRequest
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
@@ -313,7 +313,7 @@ async def with_head(prepared: PreparedRequest, history: ResentHistory, place: Re
         size = len(prepared.body)
         if place.head is not None:
             size += reading_bytes((rule.text for rule in place.rules), size)
-        shorter: CompactedRequest | None = await aside(size, partial(shorten, whole, place, prepared.limits))
+        shorter: CompactedRequest | None = await run_aside(size, partial(shorten, whole, place, prepared.limits))
     except (ShapeError, *UNREADABLE) as error:
         # What this service cannot read the provider may.
         log.info("gateway.not_read", error=str(error), conversation=str(place.conversation_id))

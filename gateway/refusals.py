@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from api.actions.overflows import RefusedCall, preview_overflow, shrink_after
-from api.http.problems import ProblemError
+from actions.overflow import RefusedCall, preview_overflow, shrink_after
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.steps.overflow import MARGIN
 from compaction.steps.refusals import MAX_CHARS, read_refusal
@@ -23,6 +22,7 @@ from gateway.conversations.turns import LostTurnError, learn
 from gateway.preparing import RETRY_SECONDS, PreparedRequest, with_head
 from gateway.providers.answers import encoding_of, read_within
 from gateway.timeouts import AwayError
+from runtime.errors import RequestError
 from store.gateway import histories as stored
 from store.gateway.histories import Head
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from uuid import UUID
 
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from compaction.steps.refusals import Refusal
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
@@ -105,7 +105,7 @@ class RetriedCall:
             return None
         try:
             smaller = await self._services.deadline.within(self._shrunk(refused, refusal), seconds=RETRY_SECONDS)
-        except (AwayError, ProblemError, LostTurnError) as reason:
+        except (AwayError, RequestError, LostTurnError) as reason:
             log.info("gateway.not_smaller", reason=type(reason).__name__)
             return None
         if smaller is not None:

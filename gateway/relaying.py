@@ -7,12 +7,12 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from api.http.problems import ProblemError
 from gateway.bodies import GoneError, until_gone
 from gateway.doors import DoorError
 from gateway.exchange import PassedRequest, in_words
 from gateway.headers import incoming, outgoing, said
 from gateway.providers.answers import CutOffError
+from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ class RelayedRequest(PassedRequest):
             self._refuse_shared_list(known)
         except DoorError as error:
             return await self._refuse(error, send)
-        except ProblemError as error:
+        except RequestError as error:
             return await self._refuse(in_words(error), send)
         self._began = time.perf_counter()
         upload = _Upload(receive, self._services.settings.gateway_reader_seconds)

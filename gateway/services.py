@@ -8,10 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from api.auth.principals import Authenticator
-from api.http.bodies import LARGE_BYTES
-from api.http.bytes_under_way import BytesUnderWay
-from api.services import Services
+from actions.auth.principals import Authenticator
+from actions.services import Services
 from gateway.callers import Callers
 from gateway.conversations.rewritten import RememberedMeanings
 from gateway.conversations.seen import SeenHistories
@@ -20,6 +18,8 @@ from gateway.providers.calls import ProviderCalls
 from gateway.providers.upstreams import Providers
 from gateway.tenant_slots import TenantSlots
 from gateway.timeouts import Deadline
+from runtime.held_bytes import BytesUnderWay
+from runtime.threads import LARGE_BYTES
 from store import hot_path
 from store.gateway import histories as stored
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import uvicorn
 
-from api.http.bounded_http import IDLE_SECONDS, BoundedHttp
-from api.monitoring.shared_metrics import shared_metrics
+from actions.monitoring.shared_metrics import shared_metrics
 from gateway.app import create_gateway
+from runtime.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from runtime.release import VERSION
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from api.http.problems import ProblemError
 from gateway.tenant_slots import NoSlotError
+from runtime.errors import RequestError
 from runtime.log import fault
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Deadline:
             raise AwayError
         try:
             return task.result()
-        except ProblemError:
+        except RequestError:
             raise
         except Exception as error:
             self._begin_probe()

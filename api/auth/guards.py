@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import hmac
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from litestar.constants import RESERVED_KWARGS
 
-from api.auth.jwt_keys import RETRY_SECONDS, NoKeysError
-from api.auth.rate_limits import check_rate
-from api.http.bytes_under_way import HOLD
-from api.http.problems import ProblemError, invalid
-from store.tenants.api_keys import BY_NAME_ONLY
+from actions.auth.jwt_keys import RETRY_SECONDS, NoKeysError
+from actions.auth.rate_limits import RateLimits, header_fields
+from actions.auth.scopes import presented_key, require_scope
+from actions.errors import InvalidError
+from runtime.errors import RequestError, UnavailableError
+from runtime.held_bytes import HOLD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
     from pydantic import SecretStr
 
-    from api.auth.principals import Authenticator, Principal
+    from actions.auth.principals import Authenticator, Principal
+    from store.operations.operator_actions import Operator
 
+LIMIT_HEADERS: Final = "rate_limit_headers"
+"""Where a request's state has the header fields of its answer."""
 _SCOPES: Final = "scopes"
 
 
-def presented_key(headers: Mapping[str, str]) -> str | None:
-    """Return the key that a request presents: `Authorization: Bearer` or `x-api-key`."""
-    scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and credentials:
-        return credentials.strip()
-    return headers.get("x-api-key")
-
-
-def unauthenticated() -> ProblemError:
+def unauthenticated() -> RequestError:
     """Return the answer for a request without a valid key, the same whatever is wrong with it."""
-    return ProblemError(
-        401,
-        "unauthenticated",
-        "A valid API key is needed: Authorization: Bearer <key>, or x-api-key.",
-        headers={"www-authenticate": "Bearer"},
-    )
+    return RequestError("unauthenticated", "A valid API key is needed: Authorization: Bearer <key>, or x-api-key.")
 
 
 def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -53,18 +45,15 @@ def refuse_unknown_parameters(connection: ASGIConnection[Any, Any, Any, Any], ha
         if name not in RESERVED_KWARGS
     }
     for unknown in (name for name in connection.query_params if name not in known):
-        raise invalid("There is no such parameter here.", unknown)
+        raise InvalidError("There is no such parameter here.", unknown)
 
 
-def may(principal: Principal, scope: str) -> bool:
-    """Tell whether a key has a scope, by itself or with `admin`, which includes all but a few."""
-    return scope in principal.scopes or ("admin" in principal.scopes and scope not in BY_NAME_ONLY)
-
-
-def demand(principal: Principal, scope: str) -> None:
-    """Raise the problem of a key without a scope."""
-    if not may(principal, scope):
-        raise ProblemError(403, "forbidden", f"This key has not the scope {scope}.")
+async def count_request(connection: ASGIConnection[Any, Any, Any, Any], caller: Principal | Operator) -> None:
+    """Count a request of a known caller, where anything is limited. Raises RateLimitedError, UnavailableError."""
+    rates: RateLimits = connection.app.state.services.rate_limits
+    if rates.is_on and (left := await rates.check(caller)):
+        fields = header_fields(left)
+        connection.scope["state"][LIMIT_HEADERS] = [(name.encode(), value.encode()) for name, value in fields.items()]
 
 
 def requires(*scopes: str) -> Callable[..., Any]:
@@ -79,9 +68,9 @@ def requires(*scopes: str) -> Callable[..., Any]:
         if principal is None:
             raise unauthenticated()
         connection.scope["state"][HOLD].belong_to(principal.tenant_id)
-        await check_rate(connection, principal)
+        await count_request(connection, principal)
         for scope in scopes:
-            demand(principal, scope)
+            require_scope(principal, scope)
         if connection.scope["query_string"]:
             refuse_unknown_parameters(connection, handler)
         connection.scope["user"] = principal
@@ -99,11 +88,8 @@ async def _authenticate(authenticator: Authenticator, key: str) -> Principal | N
     try:
         return await authenticator.authenticate(key)
     except NoKeysError:
-        raise ProblemError(
-            503,
-            "unavailable",
-            "The keys that tokens are verified with can't be had just now.",
-            headers={"retry-after": f"{RETRY_SECONDS:g}"},
+        raise UnavailableError(
+            "The keys that tokens are verified with can't be had just now.", retry_after=math.ceil(RETRY_SECONDS)
         ) from None
 
 

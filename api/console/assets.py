@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import PathParameter
 
-from api.http.problems import not_found
+from actions.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ async def get_asset(request: Request[Any, Any, Any], name: _Name) -> Response[by
     """Answer with a style or a script."""
     asset = _assets.get(name)
     if asset is None:
-        raise not_found()
+        raise NotFoundError
     kept = "public, max-age=31536000, immutable" if request.query_params.get("v") == asset.digest else "no-cache"
     headers = {
         "cache-control": kept,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from litestar.datastructures import MultiDict
 from litestar.params import QueryParameter
 
-from api.http.problems import invalid
+from actions.errors import InvalidError
 from store.console.filters import Narrowed
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def narrowed(
     """Return what a list is narrowed to; raise the problem of a day that nothing can be of."""
     for name, day in (("since", since), ("until", until)):
         if day is not None and not _FIRST_YEAR <= day.year <= _LAST_YEAR:
-            raise invalid("Expected a day of these centuries.", name)
+            raise InvalidError("Expected a day of these centuries.", name)
     return Narrowed(since, until, user or None, None if cost is None else Decimal(cost), client or None)
 
 
@@ -72,5 +72,5 @@ async def read_form(request: Request[Any, Any, Any]) -> MultiDict[str]:
     form = await form_of(request)
     for name, value in form.items():
         if "\0" in value:
-            raise invalid("Text must not contain the NUL character.", name)
+            raise InvalidError("Text must not contain the NUL character.", name)
     return form

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
-from api.auth.rate_limits import check_rate
-from api.http.bytes_under_way import HOLD
-from api.http.problems import ProblemError
+from api.auth.guards import count_request
+from runtime.errors import RequestError
+from runtime.held_bytes import HOLD
 from store.console import sessions
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
     from litestar.handlers import BaseRouteHandler
 
-    from api.auth.principals import Principal
-    from api.services import Services
+    from actions.auth.principals import Principal
+    from actions.services import Services
 
 COOKIE: Final = "palimpsest_console"
 HOME: Final = "/console"
@@ -52,9 +52,9 @@ def may(scope: str) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHa
         principal = await principal_of(connection)
         if principal is None:
             raise SignInNeededError(_path_to_return_to(connection))
-        await check_rate(connection, principal)
+        await count_request(connection, principal)
         if not {scope, ACT} & principal.scopes:
-            raise ProblemError(403, "forbidden", f"The key that you signed in with has not the scope {scope}.")
+            raise RequestError("forbidden", f"The key that you signed in with has not the scope {scope}.")
         connection.scope["user"] = principal
         connection.scope["state"][HOLD].belong_to(principal.tenant_id)
 
@@ -94,7 +94,7 @@ def refuse_other_sites(headers: Mapping[str, str]) -> None:
     origin = headers.get("origin")
     ours = site == "same-origin" if site else origin is not None and _split(origin).netloc == headers.get("host")
     if not ours:
-        raise ProblemError(403, "cross_site", "This form was not sent from a page of this console.")
+        raise RequestError("cross_site", "This form was not sent from a page of this console.")
 
 
 def session_cookie(token: str, *, secure: bool) -> str:

@@ -16,9 +16,10 @@ from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.routes import HTTPRoute
 
-from api.http.bytes_under_way import HOLD, PIECE_BYTES, in_pieces, next_of_body
-from api.http.pace import BodyPace
 from api.http.problems import CUT_OFF, answer_to
+from runtime.held_bytes import HOLD
+from runtime.http.body_events import PIECE_BYTES, in_pieces, next_of_body
+from runtime.http.pace import BodyPace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from litestar.handlers import HTTPRouteHandler
     from litestar.types import HTTPResponseStartEvent, HTTPScope, Receive, Send
 
-    from api.http.bytes_under_way import HeldBytes
+    from runtime.held_bytes import HeldBytes
 
 _START: Final = "/v1/conversations/"
 _HOT: Final = (("POST", "turns"), ("GET", "context"), ("POST", "context"))

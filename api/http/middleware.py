@@ -10,12 +10,14 @@ import structlog
 from litestar.enums import HttpMethod, ScopeType
 from litestar.routes import HTTPRoute
 
-from api.auth.rate_limits import HEADERS
-from api.http.bytes_under_way import HOLD, HeldBytes, counted, in_pieces
+from actions.errors import NotFoundError
+from api.auth.guards import LIMIT_HEADERS
 from api.http.hot_routes import HotRoutes
-from api.http.problems import PROBLEM_MEDIA_TYPE, document_of, not_found
-from api.http.unread_bodies import AnsweredEarly
 from runtime import ids
+from runtime.held_bytes import HOLD, HeldBytes
+from runtime.http.body_events import counted, in_pieces
+from runtime.http.problem_documents import PROBLEM_MEDIA_TYPE, document_of
+from runtime.http.unread_bodies import AnsweredEarly
 from runtime.tracing import TRACING
 from store.bytes_held import bounded_by
 
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
     from litestar import Litestar
     from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
-    from api.http.bytes_under_way import BytesUnderWay
-    from api.http.security_headers import SecurityHeaders
-    from api.monitoring.metrics import Metrics
+    from actions.monitoring.metrics import Metrics
+    from runtime.held_bytes import BytesUnderWay
+    from runtime.http.security_headers import SecurityHeaders
 
 UNMATCHED: Final = "unmatched"
 """The route of a request that has none, in the metrics."""
@@ -66,7 +68,7 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message["headers"], (b"request-id", name.encode()), *security.of(message["headers"])]
-                headers += request["state"].get(HEADERS, ())
+                headers += request["state"].get(LIMIT_HEADERS, ())
                 if method == HttpMethod.OPTIONS and (methods := allowed.get(request.get("path_template", ""))):
                     # Litestar's own names only the methods of the path's first route.
                     headers = [header for header in headers if header[0] != b"allow"] + [(b"allow", methods)]
@@ -111,7 +113,7 @@ def _as_written(inner: ASGIApp) -> Callable[[HTTPScope, Receive, Send], Awaitabl
             hold: HeldBytes = scope["state"][HOLD]
             with bounded_by(hold.take):
                 return await inner(scope, counted(receive, hold), in_pieces(send))
-        body = document_of(not_found(), scope["state"]["request_id"])
+        body = document_of(NotFoundError(), scope["state"]["request_id"])
         headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 404, "headers": headers})
         return await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,42 +1,36 @@
-"""Problem documents (RFC 9457): how every error answers, whoever raised it."""
+"""Answers to errors: every one becomes a problem document (RFC 9457), whatever raised it."""
 
 from __future__ import annotations
 
-import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
-import msgspec
 import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from sqlalchemy.exc import DBAPIError, InterfaceError, NoResultFound, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from api.http.problem_types import PROBLEM_TYPES, TRY_AGAIN, problem_type
+from actions.auth.rate_limits import RateLimitedError, header_fields
+from actions.errors import InvalidError, NotFoundError
 from compaction.choices import with_choices
-from runtime import ids
 from runtime.database_faults import database_fault
+from runtime.errors import RequestError, UnavailableError
+from runtime.http.problem_documents import PROBLEM_MEDIA_TYPE, document_of, headers_of, status_of
+from runtime.http.problem_types import PROBLEM_TYPES, TRY_AGAIN
 from runtime.log import fault
 from store.archive.erasures import GONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from uuid import UUID
 
     from litestar.typing import FieldDefinition
 
     from runtime.database_faults import DatabaseFault
 
-T = TypeVar("T")
-
 log = structlog.get_logger()
 
-RETRY_AFTER_SECONDS: Final = 1
-_PLACE: Final = re.compile(r"(?P<detail>.*) - at (?:`key` in )?`\$(?P<path>[^`]*)`\Z", re.DOTALL)
-_STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<index>\d+)\]")
-_FIELD: Final = re.compile(r"Object (?:contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
 _PARAMETERS: Final = {"run_state": "state", "delivery_state": "state"}
 """Parameters of routes whose names in the URL Litestar keeps for itself."""
 CUT_OFF: Final = "client disconnected prematurely"
@@ -59,112 +53,27 @@ _CODES: Final = {
 }
 
 
-class ProblemError(Exception):
-    """An error to be answered as a problem document."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        detail: str,
-        *,
-        pointer: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        **extra: Any,
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.code = code
-        self.detail = detail
-        self.pointer = pointer
-        self.headers = dict(headers or {})
-        self.extra = extra
-
-
-def not_found(pointer: str | None = None) -> ProblemError:
-    """Return the answer for what does not exist, and for what belongs to somebody else.
-
-    `pointer` leads to what names it in the body.
-    """
-    return ProblemError(404, "not_found", "There is no such resource.", pointer=pointer)
-
-
-def or_not_found(row: T | None, pointer: str | None = None) -> T:
-    """Return what was read; raise the problem that there is no such thing."""
-    if row is None:
-        raise not_found(pointer)
-    return row
-
-
-def id_or_not_found(prefix: ids.Prefix, text: str) -> UUID:
-    """Return the id in a path; raise the problem that nothing can have it."""
-    return or_not_found(ids.parse(prefix, text))
-
-
 def named(user_ref: str | None) -> str:
     """Return whose it is; nobody has everybody erased or read by leaving it out."""
     if user_ref is None:
-        raise invalid("Say whose: user_ref.", "user_ref")
+        raise InvalidError("Say whose: user_ref.", "user_ref")
     return user_ref
 
 
-def invalid(detail: str, pointer: str) -> ProblemError:
-    """Return the answer for a field that cannot be taken.
-
-    `pointer` is a JSON pointer into the body, or the bare name of a query parameter.
-    """
-    return ProblemError(422, "invalid", detail, pointer=pointer)
-
-
-def step_into(pointer: str, *names: str | int) -> str:
-    """Return a JSON pointer (RFC 6901) to what `names` lead to from `pointer`."""
-    return pointer + "".join("/" + str(name).replace("~", "~0").replace("/", "~1") for name in names)
-
-
-def unavailable(detail: str) -> ProblemError:
-    """Return the answer while something behind the service is away."""
-    return ProblemError(503, "unavailable", detail, headers={"retry-after": str(RETRY_AFTER_SECONDS)})
-
-
-def from_msgspec(error: msgspec.ValidationError, kind: Any) -> ProblemError:
-    """Return the answer for a body that is no `kind`, with a pointer to the field.
-
-    msgspec does not tell the key of a map (`[...]`): there the pointer ends at the map.
-    """
-    place = _PLACE.match(str(error))
-    detail = place["detail"] if place else str(error)
-    path = place["path"].partition("[...]")[0] if place else ""
-    steps = [step["field"] or step["index"] for step in _STEP.finditer(path)]
-    detail = with_choices(detail, kind, steps)
-    pointer = step_into("", *steps)
-    if field := _FIELD.match(detail):
-        pointer = step_into(pointer, field["field"])
-    return invalid(detail, pointer)
-
-
-def document_of(problem: ProblemError, request_id: str) -> bytes:
-    """Return the problem document as JSON."""
-    return msgspec.json.encode(
-        {
-            "type": problem_type(problem.code),
-            "title": HTTPStatus(problem.status).phrase,
-            "status": problem.status,
-            "detail": problem.detail,
-            "code": problem.code,
-            "request_id": request_id,
-            **({} if problem.pointer is None else {"pointer": problem.pointer}),
-            **problem.extra,
-        }
-    )
-
-
-def respond(request: Request[Any, Any, Any], problem: ProblemError) -> Response[bytes]:
-    """Return the answer that the problem makes."""
+def respond(
+    request: Request[Any, Any, Any],
+    error: RequestError,
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response[bytes]:
+    """Return the answer to an error; `status` is by default that of its code."""
+    limits = header_fields(error.left) if isinstance(error, RateLimitedError) else {}
     return Response(
-        document_of(problem, request.scope["state"].get("request_id", "")),
-        status_code=problem.status,
-        media_type="application/problem+json",
-        headers=problem.headers,
+        document_of(error, request.scope["state"].get("request_id", ""), status=status),
+        status_code=status_of(error) if status is None else status,
+        media_type=PROBLEM_MEDIA_TYPE,
+        headers={**headers_of(error), **limits, **(headers or {})},
     )
 
 
@@ -173,13 +82,13 @@ def answer_to(request: Request[Any, Any, Any], error: Exception) -> Response[byt
     return next(EXCEPTION_HANDLERS[kind] for kind in type(error).__mro__ if kind in EXCEPTION_HANDLERS)(request, error)
 
 
-def _on_problem(request: Request[Any, Any, Any], error: ProblemError) -> Response[bytes]:
+def _on_request_error(request: Request[Any, Any, Any], error: RequestError) -> Response[bytes]:
     return respond(request, error)
 
 
 def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     if error.detail == CUT_OFF:
-        return respond(request, ProblemError(400, "body_incomplete", "The connection ended before the body did."))
+        return respond(request, RequestError("body_incomplete", "The connection ended before the body did."))
     status = error.status_code
     code = _CODES.get(status, "error")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -187,20 +96,20 @@ def _on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         return respond(request, _of_parameters(error.extra, request.route_handler.parsed_fn_signature.parameters))
     detail = "There is no such resource." if status == HTTPStatus.NOT_FOUND else error.detail
-    return respond(request, ProblemError(status, code, detail, headers=dict(error.headers or {})))
+    return respond(request, RequestError(code, detail), status=status, headers=error.headers)
 
 
-def _of_parameters(errors: Sequence[Mapping[str, Any]], declared: Mapping[str, FieldDefinition]) -> ProblemError:
+def _of_parameters(errors: Sequence[Mapping[str, Any]], declared: Mapping[str, FieldDefinition]) -> RequestError:
     """Return the answer for parameters of path and query; bodies are read by the routes."""
     if any(error.get("source") == "path" for error in errors):
-        return not_found()
+        return NotFoundError()
     keys = [str(error.get("key", "")) for error in errors]
     names = [_PARAMETERS.get(key, key) for key in keys]
     details = [
         with_choices(str(error.get("message")), declared[key].annotation if key in declared else Any, ())
         for key, error in zip(keys, errors, strict=True)
     ]
-    return invalid("; ".join(f"{name}: {detail}" for name, detail in zip(names, details, strict=True)), names[0])
+    return InvalidError("; ".join(f"{name}: {detail}" for name, detail in zip(names, details, strict=True)), names[0])
 
 
 def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -209,7 +118,7 @@ def _on_store_away(request: Request[Any, Any, Any], error: Exception) -> Respons
     if known is not None:
         request.app.state.services.operations.note_fault(known)
     # A connection can end between a commit and its answer, so the answer does not tell what was written.
-    return respond(request, unavailable(unavailable_detail(known)))
+    return respond(request, UnavailableError(unavailable_detail(known)))
 
 
 def unavailable_detail(known: DatabaseFault | None) -> str:
@@ -222,7 +131,7 @@ def unavailable_detail(known: DatabaseFault | None) -> str:
 def _on_gone(request: Request[Any, Any, Any], error: NoResultFound) -> Response[bytes]:
     """Answer for a row that was there a statement ago: its conversation was erased in between."""
     log.warning("request.gone", error=type(error).__name__, path=request.scope.get("path_template"))
-    return respond(request, not_found())
+    return respond(request, NotFoundError())
 
 
 def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response[bytes]:
@@ -230,7 +139,7 @@ def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response
     state = getattr(error.orig, "sqlstate", None) or ""
     if state == GONE:
         # Erased between the look and the write.
-        return respond(request, not_found())
+        return respond(request, NotFoundError())
     if error.connection_invalidated or state.startswith(_AWAY_STATES):
         return _on_store_away(request, error)
     return _on_any(request, error)
@@ -239,7 +148,7 @@ def _on_database(request: Request[Any, Any, Any], error: DBAPIError) -> Response
 def _on_any(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     # No text of the exception: a database error's may hold a row. No path as it came: it may name a user.
     log.error("request.failed", error=fault(error), path=request.scope.get("path_template"))
-    return respond(request, ProblemError(500, "internal", "Something went wrong here; the log has the request's id."))
+    return respond(request, RequestError("internal", "Something went wrong here; the log has the request's id."))
 
 
 _AWAY_STATES: Final = ("08", "25006", "28", "3D000", "40", "53", "55P03", "57", "58")
@@ -247,7 +156,7 @@ _AWAY_STATES: Final = ("08", "25006", "28", "3D000", "40", "53", "55P03", "57", 
 lock, shut down, a disk that fails."""
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] = {
-    ProblemError: _on_problem,
+    RequestError: _on_request_error,
     HTTPException: _on_http,
     asyncpg.PostgresConnectionError: _on_store_away,
     asyncpg.InvalidCatalogNameError: _on_store_away,
@@ -272,5 +181,3 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Response[bytes]]] 
     OSError: _on_store_away,
     Exception: _on_any,
 }
-
-PROBLEM_MEDIA_TYPE: Final = "application/problem+json"

@@ -11,13 +11,14 @@ from litestar import Response
 from litestar.exceptions import HTTPException
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-from api.actions.caller import caller_of
-from api.actions.recall import recall
-from api.actions.recalls.of_user import recall_of_user
-from api.http.bodies import read
-from api.http.problems import answer_to, id_or_not_found, or_not_found
+from actions.errors import id_or_not_found, or_not_found
+from actions.input.checks import read
+from actions.recall import recall
+from actions.recall_of_user import recall_of_user
+from actions.types.recall import RecallIn, UserRecallIn
+from api.callers import caller_of
+from api.http.problems import answer_to
 from api.mcp.server import RefusedError, mcp_server, refusal
-from api.schema.recall import RecallIn, UserRecallIn
 from store.conversations import conversations
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from litestar import Request
 
-    from api.auth.principals import Principal
+    from actions.auth.principals import Principal
     from api.mcp.server import Held
 
 T = TypeVar("T")

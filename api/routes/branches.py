@@ -6,17 +6,17 @@ from typing import Any
 
 from litestar import Request, Response, post
 
-from api.actions import branches
-from api.actions.caller import caller_of
-from api.actions.conversations import changed_out
+from actions import branches
+from actions.auth.principals import Principal
+from actions.conversations import changed_out
+from actions.errors import id_or_not_found
+from actions.types.core import ConversationBrief, ConversationOut, ForkIn, RestoreIn, RestorePlanOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.types import ConversationBrief, ConversationOut, ForkIn, RestoreIn, RestorePlanOut
+from runtime.http.problem_types import EVERY_BODY
 
 
 @post(

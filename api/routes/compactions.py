@@ -6,17 +6,18 @@ from typing import Any, Final
 
 from litestar import Request, Response, post
 
-from api.actions import compactions
-from api.actions.caller import caller_of
-from api.auth.guards import demand, requires
-from api.auth.principals import Principal
+from actions import compact as compactions
+from actions.auth.principals import Principal
+from actions.auth.scopes import require_scope
+from actions.errors import id_or_not_found
+from actions.types.compactions import CompactionIn, CompactionOut, PlanOut
+from api.auth.guards import requires
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
 from api.schema import examples
-from api.schema.compactions import CompactionIn, CompactionOut, PlanOut
 from api.schema.documentation import ConversationId, answers, operation, problems
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 
 RETRY_AFTER_SECONDS: Final = 1
 """Seconds after which to look at a queued run; `?wait=` is better."""
@@ -43,7 +44,7 @@ async def compact(
     wanted, caller = await read_body(request, CompactionIn, if_empty=b"{}"), caller_of(request)
     compactions.check_wanted(wanted)
     if wanted.dry_run:
-        demand(request.user, "context:read")
+        require_scope(request.user, "context:read")
         plan = await compactions.plan_compaction(caller, id_or_not_found("conv", conversation_id), wanted)
         return Response(plan, status_code=200)
     run_id, is_ours = await compactions.queue_compaction(caller, id_or_not_found("conv", conversation_id), wanted)

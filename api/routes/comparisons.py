@@ -6,16 +6,16 @@ from typing import Any
 
 from litestar import Request, post
 
-from api.actions.audit import bisect, compare
-from api.actions.caller import caller_of
+from actions.audit import bisect, compare
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.types.comparisons import BisectIn, BisectOut, ComparisonIn, ComparisonOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
 from api.schema import examples
-from api.schema.comparisons import BisectIn, BisectOut, ComparisonIn, ComparisonOut
 from api.schema.documentation import ConversationId, answers, operation, problems
+from runtime.http.problem_types import EVERY_BODY
 
 
 @post(

@@ -8,20 +8,21 @@ from litestar import Request, Response, get, post
 from litestar.openapi.spec import OpenAPIType, Schema
 from litestar.params import QueryParameter
 
-from api.actions import contexts, payloads
-from api.actions.caller import caller_of
+from actions import assemble_payload as payloads
+from actions import read_context as contexts
+from actions.auth.principals import Principal
+from actions.errors import InvalidError, id_or_not_found
+from actions.types.core import ContextOut, PayloadIn, PayloadOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found, invalid
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.types import ContextOut, PayloadIn, PayloadOut
 from compaction.cache_marks import MAX_MARKS
 from compaction.shapes.codecs import SHAPES
 from compaction.shapes.inner import Shape
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +106,7 @@ def _known(shape: str | None) -> Shape | None:
     for known in SHAPES:
         if shape == known:
             return known
-    raise invalid(f"Expected one of {', '.join(SHAPES)}.", "shape")
+    raise InvalidError(f"Expected one of {', '.join(SHAPES)}.", "shape")
 
 
 def _room(given: str | int | None) -> int | None:
@@ -114,7 +115,7 @@ def _room(given: str | int | None) -> int | None:
         return None
     if (text := str(given)) in _ROOMS:
         return int(text)
-    raise invalid(f"Expected a number from 1 to {MAX_MARKS}.", "cache_breakpoints")
+    raise InvalidError(f"Expected a number from 1 to {MAX_MARKS}.", "cache_breakpoints")
 
 
 def _etags(headers: Sequence[str]) -> list[str]:

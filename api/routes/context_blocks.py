@@ -6,14 +6,15 @@ from typing import Any, Final
 
 from litestar import Request, get
 
-from api.actions.caller import caller_of
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found, or_not_found
+from actions.paging import page_of
+from actions.types.context_blocks import ContextBlockOut, context_block_out
+from actions.types.core import Page
 from api.auth.guards import requires
-from api.auth.principals import Principal
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problems import id_or_not_found, or_not_found
-from api.schema.context_blocks import ContextBlockOut, context_block_out
+from api.callers import caller_of
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema.documentation import ConversationId, Position, Seq, problems
-from api.schema.types import Page
 from store.conversations import context_blocks
 
 _DIGITS: Final = 9

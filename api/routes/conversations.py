@@ -6,18 +6,19 @@ from typing import Any
 
 from litestar import Request, Response, get, patch, post
 
-from api.actions import conversations
-from api.actions.caller import caller_of
+from actions import conversations
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.paging import page_of
+from actions.types.core import ConversationBrief, ConversationIn, ConversationOut, ConversationPatch, Page
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema import examples
 from api.schema.documentation import ConversationId, Filter, answers, operation, problems
-from api.schema.types import ConversationBrief, ConversationIn, ConversationOut, ConversationPatch, Page
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 from store.conversations.conversations import page
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, get
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from actions.types.core import HealthOut
 from api.auth.guards import metrics_guard
 from api.schema.documentation import answers, problem
-from api.schema.types import HealthOut
 
 if TYPE_CHECKING:
-    from api.services import Services
+    from actions.services import Services
 
 # Litestar adds the charset to text of every kind.
 METRICS_TYPE: Final = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 from litestar import Request, Response, post
 from litestar.params import FromQuery
 
-from api.auth.guards import demand, requires
-from api.auth.principals import Principal
-from api.http.problems import ProblemError, invalid
+from actions.auth.principals import Principal
+from actions.auth.scopes import require_scope
+from actions.errors import InvalidError
+from api.auth.guards import requires
 from api.schema.documentation import AnyUserRef
+from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from litestar.connection import ASGIConnection
@@ -25,7 +27,7 @@ MOST_BYTES: Final = 256 * 1024
 def refuse_pages(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
     """Refuse what a page in a browser sends, by whatever name it reached this host: only browsers tell an origin."""
     if "origin" in connection.headers:
-        raise ProblemError(403, "forbidden", "No page of a browser may call this: it comes with an Origin.")
+        raise RequestError("forbidden", "No page of a browser may call this: it comes with an Origin.")
 
 
 @post(
@@ -44,6 +46,8 @@ async def answer_mcp(
 
     held = Held(request.headers.get(CONVERSATION) or conversation, user_ref)
     if (held.conversation is None) == (held.user_ref is None):
-        raise invalid(f"Name either the conversation, as the header {CONVERSATION} does, or user_ref.", "conversation")
-    demand(request.user, "context:read" if held.user_ref is None else "recall:user")
+        raise InvalidError(
+            f"Name either the conversation, as the header {CONVERSATION} does, or user_ref.", "conversation"
+        )
+    require_scope(request.user, "context:read" if held.user_ref is None else "recall:user")
     return await exchange(request, held)

@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 from litestar import Request, get
 
-from api.actions.audit import message_with_lineage
-from api.actions.caller import caller_of
+from actions.audit import message_with_lineage
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.paging import Window, page_of
+from actions.types.core import MessageOut, Page, message_out
 from api.auth.guards import requires
-from api.auth.principals import Principal
-from api.http.paging import MessageLimit, Window, page_of
-from api.http.problems import id_or_not_found
+from api.callers import caller_of
+from api.http.paging import MessageLimit
 from api.schema.documentation import AfterSeq, ConversationId, Seq, problems
-from api.schema.types import MessageOut, Page, message_out
 from store.conversations import messages
 
 

@@ -6,19 +6,19 @@ from typing import Any
 
 from litestar import Request, Response, post
 
-from api.actions.caller import caller_of
-from api.actions.contexts import read_context
-from api.actions.overflows import shrink_context
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.overflow import shrink_context
+from actions.read_context import read_context
+from actions.types.compactions import OverflowIn
+from actions.types.core import ContextOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
 from api.schema import examples
-from api.schema.compactions import OverflowIn
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.types import ContextOut
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 
 
 @post(

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter
 
-from api.actions.caller import caller_of
-from api.actions.pins import pin, pins_of, remove_pin, shown_text
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.rules import pin, pins_of, remove_pin, shown_text
+from actions.types.pins import PinIn, PinList, PinOut, pin_out
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.pins import PinIn, PinList, PinOut, pin_out
+from runtime.http.problem_types import EVERY_BODY
 
 PinId = Annotated[str, PathParameter(description="A pin's id.")]
 

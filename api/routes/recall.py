@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, get, post
+from litestar.params import QueryParameter
 
-from api.actions.caller import caller_of
-from api.actions.recall import recall
-from api.actions.recalls import records
-from api.actions.recalls.of_user import recall_of_user
+from actions import recall_records as records
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError, id_or_not_found
+from actions.recall import recall
+from actions.recall_of_user import recall_of_user
+from actions.types.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, UserRecallIn, UserRecallOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
 from api.http.paging import AfterId, BeforeId, Limit, window
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found, named, not_found
+from api.http.problems import named
 from api.schema import examples
 from api.schema.documentation import AnyUserRef, ConversationId, UserRef, answers, operation, problems
-from api.schema.recall import RecallIn, RecallOut, RecallsOut, RecallToolOut, ToolShape, UserRecallIn, UserRecallOut
 from compaction.recall.tool import definition
+from compaction.shapes.inner import Shape
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -47,7 +50,7 @@ async def recall_originals(request: Request[Principal, Any, Any], conversation_i
     identifier = ids.parse("conv", conversation_id)
     recalled = await recall(caller_of(request), identifier, wanted) if identifier else None
     if recalled is None:
-        raise not_found()
+        raise NotFoundError
     return Response(_encode(recalled), media_type="application/json")
 
 
@@ -123,6 +126,8 @@ async def list_recalls(
         **problems(),
     },
 )
-async def read_recall_tool(shape: ToolShape = "messages") -> Response[bytes]:
+async def read_recall_tool(
+    shape: Annotated[Shape, QueryParameter(description="The API that the tool is declared to.")] = "messages",
+) -> Response[bytes]:
     """Answer with the tool's definition as the Messages API, Chat Completions or Responses take it: the same bytes."""
     return Response(_encode(definition(shape)), media_type="application/json")

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 from litestar import Request, get, patch
 from litestar.params import PathParameter
 
-from api.actions.caller import caller_of
-from api.actions.pins import change_rule, ledger_of, list_rules
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.rules import change_rule, ledger_of, list_rules
+from actions.types.pins import RuleChange, RuleList, RuleOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.pins import RuleChange, RuleList, RuleOut
+from runtime.http.problem_types import EVERY_BODY
 
 RuleId = Annotated[str, PathParameter(description="A rule's id.")]
 

@@ -6,15 +6,16 @@ from typing import Any
 
 from litestar import Request, get
 
-from api.actions.caller import caller_of
-from api.actions.runs import page_of_runs, read_run
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.paging import page_of
+from actions.runs import page_of_runs, read_run
+from actions.types.core import Page
+from actions.types.runs import RunOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problems import id_or_not_found
+from api.callers import caller_of
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema.documentation import ConversationId, RunId, Wait, problems
-from api.schema.runs import RunOut
-from api.schema.types import Page
 from runtime import ids
 
 

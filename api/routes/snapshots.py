@@ -6,15 +6,16 @@ from typing import Any, Final
 
 from litestar import Request, get
 
-from api.actions.audit import snapshot_changes, snapshot_claims
-from api.actions.caller import caller_of
+from actions.audit import snapshot_changes, snapshot_claims
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found, or_not_found
+from actions.paging import page_of
+from actions.types.core import Page
+from actions.types.snapshots import ClaimsOut, DiffOut, SnapshotOut, snapshot_brief, snapshot_full
 from api.auth.guards import requires
-from api.auth.principals import Principal
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problems import id_or_not_found, or_not_found
+from api.callers import caller_of
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema.documentation import ConversationId, Version, problems
-from api.schema.snapshots import ClaimsOut, DiffOut, SnapshotOut, snapshot_brief, snapshot_full
-from api.schema.types import Page
 from store.conversations import snapshots
 
 VERSION_DIGITS: Final = 9

@@ -8,17 +8,18 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.openapi.spec import OpenAPIType, Schema
 
-from api.actions import turns
-from api.actions.caller import caller_of
+from actions import append_turn as turns
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.input.turn_bodies import read_turn
+from actions.types.core import ChatTurnIn, ItemsTurnIn, TurnIn, TurnOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
-from api.http.bodies import aside
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import ProblemError, id_or_not_found
-from api.http.turn_bodies import read_turn
+from api.callers import caller_of
 from api.schema import examples
 from api.schema.documentation import ConversationId, answers, operation, problems
-from api.schema.types import ChatTurnIn, ItemsTurnIn, TurnIn, TurnOut
+from runtime.errors import RequestError
+from runtime.http.problem_types import EVERY_BODY
+from runtime.threads import run_aside
 
 MAX_KEY_LENGTH: Final = 255
 IDEMPOTENCY_KEY: Final = Schema(
@@ -51,7 +52,7 @@ async def append_turn(request: Request[Principal, Any, Any], conversation_id: Co
     """Store the messages of a turn and have the token budget checked, in one transaction."""
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
     body = await request.body()
-    turn = await aside(len(body), read_turn, body, request.user.policy, caller.services.strict)
+    turn = await run_aside(len(body), read_turn, body, request.user.policy, caller.services.strict)
     key = _idempotency_key(request.headers.get("idempotency-key"))
     answer, replayed = await turns.append_turn(caller, conversation, turn, body, key)
     headers = {**caller.services.timeline, **({"idempotency-replayed": "true"} if replayed else {})}
@@ -64,5 +65,5 @@ def _idempotency_key(header: str | None) -> str | None:
     # The draft standard wants a quoted string; bare ones are common.
     key = header.strip().strip('"')
     if not 1 <= len(key) <= MAX_KEY_LENGTH:
-        raise ProblemError(400, "bad_idempotency_key", f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.")
+        raise RequestError("bad_idempotency_key", f"An Idempotency-Key has 1 to {MAX_KEY_LENGTH} characters.")
     return key

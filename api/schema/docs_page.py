@@ -12,8 +12,8 @@ from litestar import MediaType, Request, Response, Router, get
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.params import PathParameter
 
-from api.http.problem_types import PROBLEM_TYPES
-from api.http.problems import not_found
+from actions.errors import NotFoundError
+from runtime.http.problem_types import PROBLEM_TYPES
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -82,7 +82,7 @@ class DocsPage(OpenAPIRenderPlugin):
 def docs_asset(name: Annotated[str, PathParameter(description="A file's name.")]) -> Response[bytes]:
     """Answer with one file of the page."""
     if name not in _FILES:
-        raise not_found()
+        raise NotFoundError
     return Response(_read(name), media_type=_FILES[name][1], headers={"cache-control": "public, max-age=3600"})
 
 

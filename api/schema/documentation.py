@@ -12,8 +12,8 @@ from litestar.openapi.spec import Example, OpenAPIMediaType, Operation, Paramete
 from litestar.params import PathParameter, QueryParameter
 from litestar.plugins import OpenAPISchemaPlugin
 
-from api.http.problem_types import EVERY_CALL, PROBLEM_TYPES
-from api.http.problems import PROBLEM_MEDIA_TYPE
+from runtime.http.problem_documents import PROBLEM_MEDIA_TYPE
+from runtime.http.problem_types import EVERY_CALL, PROBLEM_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

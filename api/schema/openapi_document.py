@@ -10,10 +10,10 @@ import msgspec
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, OpenAPI, SecurityScheme
 
-from api.http.problem_types import BEFORE_A_ROUTE, PROBLEM_TYPES, example_of
-from api.http.problems import PROBLEM_MEDIA_TYPE
 from api.schema.docs_page import DocsPage
 from api.schema.documentation import HEADER_REFERENCE
+from runtime.http.problem_documents import PROBLEM_MEDIA_TYPE
+from runtime.http.problem_types import BEFORE_A_ROUTE, PROBLEM_TYPES, example_of
 from runtime.release import VERSION
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from api.actions.recall import hits_for
+from actions.recall import hits_for
 from compaction.recall import references
 from compaction.recall.framing import framed
 from compaction.recall.passages import Packed, StoredText, pack, quoted, read, segments_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from api.http.turn_bodies import read_turn
+from actions.input.turn_bodies import read_turn
 from bench.data import UUID_START, conversation_id
 from bench.machine import cpu_seconds
 from bench.measure import Sample

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from api.http.problems import ProblemError
-from api.http.strict_json import WITHOUT_SETTINGS
-from api.http.turn_bodies import check_content
+from actions.input.strict_json import WITHOUT_SETTINGS
+from actions.input.turn_bodies import check_content
 from cli.archive.exports import FORMAT, VERSION
 from cli.client.types import UNCOMPACTED
 from compaction.messages import find_inner_block, message_facts, turn_facts
@@ -19,6 +18,7 @@ from compaction.shapes.acceptance import is_accepted
 from compaction.shapes.inner import Decoded, ShapeError
 from compaction.text.malformed import is_json_object
 from compaction.tokens import json_text
+from runtime.errors import RequestError
 from store.archive.import_rows import read_row
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class _Reader:
         try:
             check_content(message["content"], "", WITHOUT_SETTINGS.limits)
             return message_facts(message["role"], message["content"])
-        except ProblemError as error:
+        except RequestError as error:
             raise self._error(f"content{error.pointer or ''}: {error.detail}") from None
 
     def _check_messages(self, row: Row) -> None:

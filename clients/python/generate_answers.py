@@ -225,7 +225,7 @@ def _line(before: str, kind: str) -> str:
 def _docstrings(kind: type[Struct] = Struct) -> Iterator[tuple[str, str]]:
     """Yield what each type of the API says of itself."""
     for each in kind.__subclasses__():
-        if each.__module__.startswith("api."):
+        if each.__module__.startswith(("actions.", "api.")):
             yield each.__name__, inspect.getdoc(each) or ""
         yield from _docstrings(each)
 

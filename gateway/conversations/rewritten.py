@@ -7,9 +7,9 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from api.http.bodies import aside
 from gateway.conversations.alignment import StoredMeaning, align
 from gateway.conversations.meaning import RowMeaning, meaning_of, meaning_of_row
+from runtime.threads import run_aside
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ async def find_rewritten(
     `known` is the one that its first rows are found in by their keys, `meanings` are those of its rows, if known.
     """
     if not meanings:
-        meanings = await aside(sum(map(len, rows)), scope.meanings.of_rows, shape, rows)
+        meanings = await run_aside(sum(map(len, rows)), scope.meanings.of_rows, shape, rows)
     candidates = await stored.candidates(pool, tenant_id, scope.circle, named, external_id)
     for candidate in _likely(candidates, meanings, known, has_session=scope.has_session):
         seconds = None if can_wait else SECONDS

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from api.http.problems import ProblemError
 from gateway.conversations.turns import LostTurnError, learn
 from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
 from gateway.recalls.calls import results
 from gateway.recalls.lineage import asker_of
+from runtime.errors import RequestError
 
 if TYPE_CHECKING:
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from gateway.answers.reading import Answered
     from gateway.conversations.turns import Kept, Learned
     from gateway.preparing import PreparedRequest
@@ -47,7 +47,7 @@ async def store(
         try:
             kept = await learn(caller, learned, answered, begun)
             state = "stored"
-        except ProblemError as error:
+        except RequestError as error:
             state = "not_storable"
             log.info("gateway.not_storable", detail=error.detail, conversation=prepared.conversation)
         except LostTurnError as error:

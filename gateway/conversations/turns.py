@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from api.actions.conversations import change_conversation
-from api.actions.turns import note_usage, store_turn, wake_up
-from api.http.bodies import aside
-from api.http.problems import ProblemError, invalid
-from api.http.turn_bodies import read_turn
-from api.schema.types import ConversationPatch
+from actions.append_turn import note_usage, store_turn, wake_up
+from actions.conversations import change_conversation
+from actions.errors import InvalidError
+from actions.input.turn_bodies import read_turn
+from actions.types.core import ConversationPatch
 from compaction.messages import disarm_inner_blocks
 from compaction.shapes.acceptance import repair_message
 from compaction.shapes.inner import ShapeError
@@ -27,6 +26,8 @@ from gateway.conversations.meaning import UNREADABLE, decoded, without_system
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
+from runtime.errors import RequestError
+from runtime.threads import run_aside
 from store.gateway import histories as stored
 from store.gateway.histories import AnsweredRecall, Begun, Noted
 
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from api.actions.caller import Caller
-    from api.http.strict_json import StrictJson
+    from actions.caller import Caller
+    from actions.input.strict_json import StrictJson
     from compaction.policy import Policy
     from compaction.shapes.inner import Shape
     from gateway.answers.reading import Answered
@@ -203,7 +204,7 @@ async def _switch(caller: Caller, learned: Learned) -> None:
     """Have a conversation go on with the model that it is sent to now, whose window and prices are others."""
     try:
         await change_conversation(caller, learned.place.conversation_id, ConversationPatch(model=learned.model))
-    except ProblemError as error:
+    except RequestError as error:
         log.info("gateway.model_not_taken", conversation=str(learned.place.conversation_id), error=error.detail)
 
 
@@ -212,7 +213,7 @@ async def store_rows(
 ) -> Appended:
     """Store rows at the end of a conversation, once under a name; `at` is the seq that has to be the next one there.
 
-    Raises ProblemError for what cannot be stored, and LostTurnError where there is no such conversation.
+    Raises RequestError for what cannot be stored, and LostTurnError where there is no such conversation.
     """
     fields: dict[str, Any] = {"shape": shape} | ({} if at is None else {"expected_next_seq": at})
     appended = await _append(caller, conversation_id, fields, rows, name)
@@ -309,16 +310,16 @@ async def _append(
     try:
         messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
         body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
-        turn = await aside(len(body), read_turn, body, policy, services.strict)
-    except ProblemError as problem:
+        turn = await run_aside(len(body), read_turn, body, policy, services.strict)
+    except RequestError as problem:
         size = sum(map(len, rows))
-        messages, unreadable = await aside(size, _readable_rows, fields["shape"], rows, policy, services.strict)
+        messages, unreadable = await run_aside(size, _readable_rows, fields["shape"], rows, policy, services.strict)
         if unreadable == len(rows):
             raise
         log.warning("gateway.rows_unreadable", count=unreadable, detail=problem.detail)
         services.metrics.unreadable_rows.inc(unreadable)
         body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
-        turn = await aside(len(body), read_turn, body, policy, services.strict)
+        turn = await run_aside(len(body), read_turn, body, policy, services.strict)
     appended = await store_turn(caller, conversation_id, turn, idempotency_key=idempotency_key, body=body)
     if appended.outcome not in {"appended", "replayed", "out_of_order"}:
         raise LostTurnError(appended.outcome)
@@ -341,7 +342,7 @@ def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: 
             if not _can_be_read(shape, stored_row, policy, strict):
                 stored_row = _stored_form(shape, as_stored(_encode(_value(row))))
             is_readable = _can_be_read(shape, stored_row, policy, strict)
-        except (ProblemError, ShapeError, *UNREADABLE):
+        except (RequestError, ShapeError, *UNREADABLE):
             is_readable = False
         unreadable += not is_readable
         every.append(stored_row if is_readable else _in_place_of(row))
@@ -351,7 +352,7 @@ def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: 
 def _can_be_read(shape: Shape, row: bytes, policy: Policy, strict: StrictJson) -> bool:
     try:
         read_turn(_encode({"shape": shape, "messages": [msgspec.Raw(row)]}), policy, strict)
-    except ProblemError:
+    except RequestError:
         return False
     return True
 
@@ -375,7 +376,7 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
     try:
         message = _message(row)
     except msgspec.DecodeError:
-        raise invalid("A message is an object.", "/messages") from None
+        raise InvalidError("A message is an object.", "/messages") from None
     if "content" in message and _INNER.search(row):
         content = _value(message["content"])
         if (disarmed := disarm_inner_blocks(content)) is not content:

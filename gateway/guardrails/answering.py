@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from api.http.problems import ProblemError
 from gateway.doors import DoorError, error_headers
 from gateway.exchange import PassedRequest, in_words
 from gateway.headers import said
+from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from litestar.types import Send
@@ -37,7 +37,7 @@ class AnsweredRequest(PassedRequest):
     """Let in, read and given up as a request that goes on, but answered here."""
 
     async def reply(self, body: bytes) -> Reply:
-        """Return the answer. Raises DoorError and ProblemError for an error."""
+        """Return the answer. Raises DoorError and RequestError for an error."""
         raise NotImplementedError
 
     async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:  # noqa: ARG002 - the base class's
@@ -45,7 +45,7 @@ class AnsweredRequest(PassedRequest):
             reply = await self.reply(body)
         except DoorError as error:
             return await self._refuse(error, send)
-        except ProblemError as error:
+        except RequestError as error:
             return await self._refuse(in_words(error), send)
         except Exception:
             log.exception("gateway.not_answered", door=self._door.name)

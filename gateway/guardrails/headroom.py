@@ -13,9 +13,7 @@ from urllib.parse import parse_qs
 import msgspec
 import structlog
 
-from api.http.bodies import aside
-from api.http.problems import ProblemError
-from api.http.turn_bodies import read_turn
+from actions.input.turn_bodies import read_turn
 from compaction.messages import blocks
 from compaction.shorten.named_results import NAME_DIGITS, NamedResult, named_results, whole_text
 from compaction.tokens import CHARS_PER_TOKEN, content_tokens
@@ -28,6 +26,8 @@ from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.guardrails.passages import passages
 from gateway.timeouts import AwayError
 from runtime import ids
+from runtime.errors import RequestError
+from runtime.threads import run_aside
 from store.conversations import conversations
 from store.gateway import histories as stored
 from store.gateway import originals
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from compaction.policy import Policy
 
 P = ParamSpec("P")
@@ -94,7 +94,7 @@ class CompressRequest(AnsweredRequest):
                 cut = await self._read_aside(body, _cut, body, self._caller.principal.policy)
                 outcome = "compacted" if cut.results else "unchanged"
         except OverLimitsError:
-            return Reply(await aside(len(body), _unread, body), "failed_open")
+            return Reply(await run_aside(len(body), _unread, body), "failed_open")
         names: frozenset[str] = frozenset()
         if cut.results and self._caller is not None:
             try:
@@ -135,7 +135,7 @@ class RetrieveRequest(AnsweredRequest):
             raise DoorError(404, "There is no original of this hash.", code="not_found")
         results = [block for block in blocks(_value(content)) if block.get("type") == "tool_result"]
         text = "".join(whole_text(block.get("content")) for block in results)
-        passage = await aside(len(text), passages, text, self._asked_for())
+        passage = await run_aside(len(text), passages, text, self._asked_for())
         answer = {"hash": name, "original_content": passage, "original_tokens": content_tokens(text)}
         return Reply(_encode(answer), "unchanged")
 
@@ -187,7 +187,7 @@ async def _keep(caller: Caller, cut: CutRows) -> frozenset[str]:
     rows = {result.name: _encode(cut.rows[at]) for at, result in cut.results.items()}
     kept = await caller.run(originals.kept, [bytes.fromhex(name) for name in rows])
     names = {name: row for name, row in rows.items() if bytes.fromhex(name) not in kept.keys}
-    new = await aside(sum(map(len, names.values())), _storable, caller, names)
+    new = await run_aside(sum(map(len, names.values())), _storable, caller, names)
     conversation_id = kept.conversation_id
     for number, start in enumerate(range(0, len(new), TURN_ROWS)):
         part = list(new.items())[start : start + TURN_ROWS]
@@ -206,7 +206,7 @@ def _storable(caller: Caller, rows: Mapping[str, bytes]) -> dict[str, bytes]:
     for name, row in rows.items():
         try:
             read_turn(_encode({"shape": "chat", "messages": [msgspec.Raw(row)]}), strict=caller.services.strict)
-        except ProblemError as error:
+        except RequestError as error:
             log.info("gateway.not_storable", detail=error.detail)
         else:
             storable[name] = row

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from api.http.problems import ProblemError
 from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.conversations.histories import KEY_BYTES, NotJsonError, refuse_unreadable
 from gateway.conversations.meaning import UNREADABLE
@@ -24,13 +23,14 @@ from gateway.doors import CHAT, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.headers import BYPASS, CONVERSATION
 from gateway.preparing import prepare
+from runtime.errors import RequestError
 from store.gateway import histories as stored
 from store.gateway import originals
 
 if TYPE_CHECKING:
     from litestar.types import Send
 
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from gateway.preparing import PreparedRequest
 
 log = structlog.get_logger()
@@ -165,7 +165,7 @@ class GuardrailRequest(AnsweredRequest):
                     appended = await store_rows(caller, where, "chat", [row], name=name, at=place.seq)
                     state = "lost" if appended.outcome == "out_of_order" else "stored"
                     break
-            except ProblemError as error:
+            except RequestError as error:
                 state = "not_storable"
                 log.info("gateway.not_storable", detail=error.detail)
                 break

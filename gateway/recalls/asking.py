@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from api.actions.recall import look_up, reference_of
-from api.http.bodies import read
-from api.http.problems import ProblemError, invalid
-from api.schema.recall import RecallIn
+from actions.errors import InvalidError
+from actions.input.checks import read
+from actions.recall import look_up, reference_of
+from actions.types.recall import RecallIn
 from compaction.recall.framing import framed, framed_with_past
 from compaction.recall.references import of_range
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.lineage import past_of
 from runtime import ids
+from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from api.actions.caller import Caller
-    from api.actions.recall import Recalled
+    from actions.caller import Caller
+    from actions.recall import Recalled
     from gateway.recalls.calls import RecallCall
     from gateway.recalls.lineage import Asker, Past
 
@@ -59,7 +60,7 @@ async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCal
             wanted = read(body, RecallIn, caller.services.strict)
             past = await past_of(caller, asker)
             text = await _recalled(caller, asker, past, wanted)
-    except ProblemError as problem:
+    except RequestError as problem:
         at = f" (at {problem.pointer})" if problem.pointer else ""
         return AnsweredCall(call.id, f"{problem.detail}{at}", is_error=True)
     except Exception as error:  # noqa: BLE001 - the database is away, or whatever else: the request is not held up by it
@@ -69,7 +70,7 @@ async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCal
 
 
 async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: RecallIn) -> str:
-    """Return what is recalled of a conversation and of what it went on from. Raises ProblemError."""
+    """Return what is recalled of a conversation and of what it went on from. Raises RequestError."""
     if wanted.ref is not None:
         return await _of_place(caller, asker, past, wanted, wanted.ref)
     share = msgspec.structs.replace(wanted, max_tokens=max(1, wanted.max_tokens // (1 + len(past))))
@@ -97,7 +98,8 @@ async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
     named = ids.parse("conv", elsewhere["conversation"]) if elsewhere is not None else None
     place = elsewhere["place"] if elsewhere is not None else ref
     wanted = msgspec.structs.replace(wanted, ref=place)
-    problem = nothing = invalid("There is nothing of this reference to be recalled.", "/ref")
+    nothing = InvalidError("There is nothing of this reference to be recalled.", "/ref")
+    problem: RequestError = nothing
     reference = reference_of(place)
     if elsewhere is None or named == asker.conversation_id:
         try:
@@ -106,7 +108,7 @@ async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
             last = min(reference.last, asker.through_seq)
             within = of_range(reference.first, last) if last < reference.last else place
             own = await _own(caller, asker, msgspec.structs.replace(wanted, ref=within))
-        except ProblemError as error:
+        except RequestError as error:
             problem = error
         else:
             if own is not None or not past:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from compaction.shapes.inner import Shape
     from gateway.conversations.turns import Learned
     from store.gateway.lineage import Branch, EncodedMessage

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from api.background.gateway_outcomes import GatewayOutcomes, Outcomes
-from api.monitoring.alerts import PROMETHEUS_ALONE, RULES, Rule, alerts
-from api.monitoring.installation import CACHE_SECONDS, Seen, families
+from actions.background.gateway_outcomes import GatewayOutcomes, Outcomes
+from actions.monitoring.alerts import PROMETHEUS_ALONE, RULES, Rule, alerts
+from actions.monitoring.installation import CACHE_SECONDS, Seen, families
 from runtime.addresses.redis_clients import redis_client
 from store.operations.processes import Backlog
 from store.runs.backlog import Kind, Waits

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 EVERY_SCRAPE_LOOKS = """
-from api.monitoring import installation
+from actions.monitoring import installation
 installation.CACHE_SECONDS = 0
 from cli.main import main
 main()

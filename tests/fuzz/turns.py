@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
-from api.http.problems import ProblemError
-from api.http.turn_bodies import read_turn
+from actions.input.turn_bodies import read_turn
+from runtime.errors import RequestError
 from tests.support.blocks import image_block
 from tests.support.strategies import any_conversations
 
@@ -143,7 +143,7 @@ def accepted(message: Any) -> bool:
     """Tell whether the door takes a message by itself."""
     try:
         read_turn(as_json({"shape": "messages", "messages": [message]}))
-    except ProblemError:
+    except RequestError:
         return False
     return True
 

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from api.http.problem_types import PROBLEM_TYPES
 from runtime.database_faults import DATABASE_FAULTS
+from runtime.http.problem_types import PROBLEM_TYPES
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def texts(node: ast.AST, named: dict[str, ast.AST]) -> Iterator[str]:
 
 def warnings_of_the_code() -> set[str]:
     trees = [
-        ast.parse(file.read_text()) for package in ("compaction", "api") for file in (ROOT / package).rglob("*.py")
+        ast.parse(file.read_text())
+        for package in ("compaction", "actions", "api")
+        for file in (ROOT / package).rglob("*.py")
     ]
     names: set[str] = set()
     for tree in trees:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from api.http.turn_bodies import Turn, usage_of
-from api.schema.types import TurnIn
+from actions.input.turn_bodies import Turn, usage_of
+from actions.types.core import TurnIn
 from compaction.messages import message_facts, turn_facts
 from compaction.shapes.usage import read_usage
 from compaction.text.outline import ContextBlock

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError
 from api.console.claims.marking import SummaryLine, cited_message, summary_lines
 from api.console.pages import page
 from api.console.sessions import READ, may
-from api.http.problems import not_found
 from api.schema.documentation import ConversationId, Version
 from runtime import ids
 from store.console import contents
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from store.tables import AnyRow
 
 _Line = Annotated[int | None, QueryParameter(ge=0, le=2**31 - 1)]
@@ -53,7 +53,7 @@ async def show_claims(
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     content = await services.run(tenant, read_claims, tenant, identifier, version, line) if identifier else None
     if content is None:
-        raise not_found()
+        raise NotFoundError
     chosen = content.chosen
     cited = (
         [

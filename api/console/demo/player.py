@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import structlog
 
-from api.actions.turns import store_turn, wake_up
+from actions.append_turn import store_turn, wake_up
+from actions.input.turn_bodies import read_turn
 from api.console.demo.story import job_search
-from api.http.turn_bodies import read_turn
 from store.conversations import messages
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from litestar import Litestar
     from sqlalchemy import Connection
 
-    from api.actions.caller import Caller
+    from actions.caller import Caller
     from api.console.demo.story import Story
     from store.hot_path import Appended
     from store.tables import AnyRow

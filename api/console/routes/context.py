@@ -8,13 +8,13 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 
-from api.actions.audit import lineage_of
-from api.auth.principals import Principal
+from actions.audit import lineage_of
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError
 from api.console.pages import is_fragment, page
 from api.console.sessions import READ, may
 from api.console.views.content import parts
 from api.console.views.context import Entry, Head, Line, entries, label_of, lines, read_head
-from api.http.problems import not_found
 from api.schema.documentation import ConversationId, Seq
 from compaction.coverage import find_span
 from compaction.shorten.inline_tags import cut_inline
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.schema.types import Lineage
-    from api.services import Services
+    from actions.services import Services
+    from actions.types.core import Lineage
     from compaction.policy import Policy
     from store.tables import AnyRow
 
@@ -61,7 +61,7 @@ async def show_context(
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     listing = await services.run(tenant, _list, request.user, identifier, show, first) if identifier else None
     if listing is None:
-        raise not_found()
+        raise NotFoundError
     return page(
         request,
         "context_lines.html" if is_fragment(request) else "context.html",
@@ -96,7 +96,7 @@ async def show_message(
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     message = await services.run(tenant, _read, request.user, identifier, seq) if identifier else None
     if message is None:
-        raise not_found()
+        raise NotFoundError
     original = msgspec.json.decode(message.row.content)
     return page(
         request,
@@ -124,10 +124,10 @@ async def show_written(
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
     if row is None or identifier is None:
-        raise not_found()
+        raise NotFoundError
     head = await services.run(tenant, _head, tenant, identifier, row.head_version)
     if place >= len(head.view):
-        raise not_found()
+        raise NotFoundError
     return page(
         request,
         "written_peek.html" if is_fragment(request) else "written.html",

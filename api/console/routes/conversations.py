@@ -8,7 +8,9 @@ from urllib.parse import urlencode
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError
+from actions.types.recall import regret_out
 from api.console.demo.player import is_cut_off
 from api.console.forms import Client, Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
@@ -18,9 +20,7 @@ from api.console.views.budgets import fill, lines
 from api.console.views.conversation_list import listed
 from api.console.views.layers import Layers, layers
 from api.console.views.timeline import Plot, plot
-from api.http.problems import not_found
 from api.schema.documentation import ConversationId
-from api.schema.recall import regret_out
 from runtime import ids
 from store.console import contents, overview, timeline
 from store.conversations import assemblies, conversations, snapshots
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from store.recall.requests import Regret
     from store.tables import AnyRow
 
@@ -117,7 +117,7 @@ async def show_conversation(request: Request[Principal, Any, Any], conversation_
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     content = await services.run(tenant, _load, request.user, identifier) if identifier else None
     if content is None:
-        raise not_found()
+        raise NotFoundError
     policy = request.user.policy_for(content.row.policy, content.row.model)
     return page(
         request,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from litestar import Request, Response, post
 
-from api.actions.caller import caller_of
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import ConflictError
+from api.callers import caller_of
 from api.console.demo import player
 from api.console.demo.player import DemoPlayer, Playing, is_cut_off
 from api.console.pages import redirect
 from api.console.sessions import ACT, may
-from api.http.problems import ProblemError
 from runtime import ids
 from store.conversations import conversations
 from store.operations import operator_actions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from store.tables import AnyRow
 
 
@@ -47,7 +47,7 @@ def _make(
     row, is_new = conversations.create(connection, tenant_id, values)
     # Looked at after it was made: of two that come at once the second waits for the first, and finds its own.
     if is_new and len(conversations.page(connection, tenant_id, limit=2)) > 1:
-        raise ProblemError(409, "not_empty", "The demo is for an installation that has no conversations yet.")
+        raise ConflictError("not_empty", "The demo is for an installation that has no conversations yet.")
     is_to_play = is_new or (not demo.is_playing(row.id) and is_cut_off(connection, tenant_id, row))
     if is_to_play:
         outcome = "done" if is_new else "continued"

@@ -9,7 +9,7 @@ from uuid import UUID
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, READ, may
 from runtime import ids
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from runtime.ids import Prefix
     from store.console.find import Kind, Match
 

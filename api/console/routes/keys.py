@@ -10,16 +10,17 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.actions import keys
-from api.actions.caller import caller_of
-from api.auth.principals import Principal
+from actions import keys
+from actions.auth.principals import Principal
+from actions.errors import ConflictError, InvalidError, NotFoundError, from_msgspec, id_or_not_found, or_not_found
+from actions.types.keys import KeyIn, RotationIn
+from api.callers import caller_of
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, SIGN_IN, may
-from api.http.problems import ProblemError, from_msgspec, id_or_not_found, invalid, not_found, or_not_found
 from api.schema.documentation import KeyId
-from api.schema.keys import KeyIn, RotationIn
 from runtime import ids
+from runtime.errors import RequestError
 from store.operations import operator_actions
 from store.tenants import api_keys, tenants
 from store.tenants.api_keys import SCOPES, ApiKey
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
@@ -55,7 +56,7 @@ async def list_keys(request: Request[Principal, Any, Any], after: _After = None)
     services: Services = request.app.state.services
     cursor = None if after is None else ids.parse("key", after)
     if after is not None and cursor is None:
-        raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
+        raise RequestError("bad_cursor", "This is not an id of this list.", pointer="after")
     listed, done = await services.run(request.user.tenant_id, _list, request.user.tenant_id, cursor)
     keys = listed[:ON_A_PAGE]
     by = {(each.subject_key_id, each.action == "key_revoke"): each.key_name or each.key_id for each in done}
@@ -129,14 +130,16 @@ async def _in_force(request: Request[Principal, Any, Any], key_id: str) -> ApiKe
     """Return a key of the tenant that opens something; raise the problem of any other."""
     key = or_not_found(await caller_of(request).run(api_keys.get, id_or_not_found("key", key_id)))
     if not key.in_force(datetime.now(UTC)):
-        raise not_found()
+        raise NotFoundError
     return key
 
 
 def _agreed(request: Request[Principal, Any, Any], key: ApiKey, form: Mapping[str, Any]) -> None:
     """Raise the problem of a form that would end the session it came in, unless it says that it knows."""
     if key.id == request.user.key_id and form.get("ends_session") != "yes":
-        raise invalid("This is the key that you are signed in with: tick that your session may end.", "ends_session")
+        raise InvalidError(
+            "This is the key that you are signed in with: tick that your session may end.", "ends_session"
+        )
 
 
 def _read(fields: dict[str, Any], kind: type[Any]) -> Any:
@@ -149,7 +152,7 @@ def _read(fields: dict[str, Any], kind: type[Any]) -> Any:
 def _choice(form: Mapping[str, Any], name: str, offered: Sequence[tuple[int, str]]) -> int:
     chosen = str(form.get(name, ""))
     if chosen not in {str(value) for value, _ in offered}:
-        raise invalid("Choose one of those that the form offers.", name)
+        raise InvalidError("Choose one of those that the form offers.", name)
     return int(chosen)
 
 
@@ -174,7 +177,7 @@ def _create(
     # Compared under the lock: of two that come at once the second sees the key of the first.
     tenants.lock(connection, tenant_id)
     if newest != _newest(connection, tenant_id):
-        raise ProblemError(409, "used_form", "Keys were made since this form was opened; look at the list first.")
+        raise ConflictError("used_form", "Keys were made since this form was opened; look at the list first.")
     new_key = api_keys.create(connection, tenant_id, wanted.name, wanted.scopes, expires_at)
     operator_actions.record(connection, operator, "key_create", subject_key_id=new_key[0].id)
     return new_key

@@ -9,10 +9,13 @@ import msgspec
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.actions import branches, compactions
-from api.actions.caller import Caller, caller_of
-from api.actions.runs import check_retried, retry_run
-from api.auth.principals import Principal
+from actions import branches
+from actions import compact as compactions
+from actions.auth.principals import Principal
+from actions.errors import InvalidError, from_msgspec, id_or_not_found, or_not_found
+from actions.runs import check_retried, retry_run
+from actions.types.compactions import CompactionIn
+from api.callers import caller_of
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.routes.retries import retry_and_record
@@ -20,8 +23,6 @@ from api.console.routes.snapshots import read_sides
 from api.console.sessions import ACT, READ, may
 from api.console.views.content import parts
 from api.console.views.versions.comparison import compared
-from api.http.problems import from_msgspec, id_or_not_found, invalid, or_not_found
-from api.schema.compactions import CompactionIn
 from api.schema.documentation import ConversationId, RunId
 from runtime import ids
 from store.conversations import conversations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from actions.caller import Caller
     from compaction.steps.runs import Queue
 
 _Version = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
@@ -75,7 +77,7 @@ async def restore(request: Request[Principal, Any, Any], conversation_id: Conver
     """Go back to a version, and write down who did."""
     version = _number("version", str((await read_form(request)).get("version", "")))
     if not 0 <= version < 2**31:
-        raise invalid("There is no such version.", "version")
+        raise InvalidError("There is no such version.", "version")
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
     await caller.run_and_wake(_restore, conversation, caller, version)
     return redirect(f"/console/conversations/{conversation_id}?done=restored")
@@ -157,4 +159,4 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text.strip().replace(",", ""))
     except ValueError:
-        raise invalid("Expected a whole number.", name) from None
+        raise InvalidError("Expected a whole number.", name) from None

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import PathParameter, QueryParameter
 
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError
+from actions.monitoring.alerts import PROMETHEUS_ALONE, alerts
+from actions.types.recall import regret_out
 from api.console.pages import error_page, is_fragment, page, redirect
 from api.console.sessions import HOME, READ, may
 from api.console.views.health import Health, health
 from api.console.views.overview import figures
-from api.http.problems import ProblemError, not_found
-from api.monitoring.alerts import PROMETHEUS_ALONE, alerts
-from api.schema.recall import regret_out
 from runtime import ids
+from runtime.errors import RequestError
 from store.console import overview
 from store.operations import diagnosis, operator_actions
 from store.recall import requests
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from runtime.settings import Settings
 
 ACTIONS_ON_A_PAGE = 50
@@ -77,7 +78,7 @@ async def show_operators(request: Request[Principal, Any, Any], after: _After = 
     tenant = request.user.tenant_id
     cursor = None if after is None else ids.parse("act", after)
     if after is not None and cursor is None:
-        raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
+        raise RequestError("bad_cursor", "This is not an id of this list.", pointer="after")
     listed = await services.run(tenant, operator_actions.page, tenant, limit=ACTIONS_ON_A_PAGE + 1, after=cursor)
     actions = listed[:ACTIONS_ON_A_PAGE]
     older = ids.external("act", actions[-1].id) if len(listed) > ACTIONS_ON_A_PAGE else None
@@ -87,7 +88,7 @@ async def show_operators(request: Request[Principal, Any, Any], after: _After = 
 @get("/{rest:path}", include_in_schema=False)
 async def find_nothing(request: Request[Any, Any, Any], rest: _Rest) -> Response[bytes]:  # noqa: ARG001
     """Answer for pages that there are not."""
-    return error_page(request, not_found())
+    return error_page(request, NotFoundError())
 
 
 async def _health(services: Services) -> Health:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from litestar import Request, Response, get
 
-from api.actions.caller import caller_of
-from api.actions.recall import recall
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import InvalidError, id_or_not_found, or_not_found
+from actions.input.checks import read
+from actions.recall import recall
+from actions.types.recall import RecallIn, RecallOut
+from api.callers import caller_of
 from api.console.pages import page
 from api.console.routes.conversations import growth
 from api.console.routes.find import Words
 from api.console.sessions import READ, may
-from api.http.bodies import read
-from api.http.problems import ProblemError, id_or_not_found, or_not_found
 from api.schema.documentation import ConversationId
-from api.schema.recall import RecallIn, RecallOut
 from compaction.recall import references
 from store.console import contents
 from store.conversations import conversations
@@ -64,9 +64,7 @@ async def _search(
     """Return what is found, or why the query cannot be run."""
     try:
         return or_not_found(await recall(caller_of(request), conversation_id, _asked(words), origin="console")), None
-    except ProblemError as problem:
-        if problem.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-            raise
+    except InvalidError as problem:
         return None, problem.detail
 
 

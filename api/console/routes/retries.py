@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.actions.caller import caller_of
-from api.actions.runs import retry_dead_runs
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import InvalidError
+from actions.runs import retry_dead_runs
+from api.callers import caller_of
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, may
-from api.http.problems import invalid
 from store.operations import operator_actions
 from store.runs import stranded
 
@@ -44,7 +44,7 @@ async def retry_runs(request: Request[Principal, Any, Any]) -> Response[bytes]:
     """Queue dead runs again, oldest first, each in a transaction that writes down who did."""
     reason = str((await read_form(request)).get("reason", ""))
     if len(reason) > 200:  # noqa: PLR2004 - as in the address
-        raise invalid("This is no reason.", "reason")
+        raise InvalidError("This is no reason.", "reason")
     caller = caller_of(request)
     done, _ = await retry_dead_runs(caller, AT_ONCE, reason or None, retry_and_record(caller.operator))
     return redirect(f"{HOME}/runs?{urlencode({'state': 'queued', 'retried': len(done)})}")

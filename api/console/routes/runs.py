@@ -11,8 +11,9 @@ import msgspec
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.actions.compactions import TO_A_MODEL
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.compact import TO_A_MODEL
+from actions.errors import NotFoundError
 from api.console.forms import Cost, Day, User, narrowed
 from api.console.pages import is_fragment, page
 from api.console.routes.operate import POLICY_FIELDS
@@ -20,11 +21,11 @@ from api.console.routes.retries import AT_ONCE
 from api.console.sessions import READ, may
 from api.console.views.run_path import run_path
 from api.console.views.summary import summary
-from api.http.problems import ProblemError, not_found
 from api.schema.documentation import RunId
 from compaction.policy import Policy
 from compaction.steps.runs import RunReason, RunState
 from runtime import ids
+from runtime.errors import RequestError
 from store.console import overview, summaries
 from store.conversations import conversations
 from store.runs import runs
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from store.tables import AnyRow
 
 ON_A_PAGE = 50
@@ -64,10 +65,10 @@ async def list_runs(
     of_one = None if conversation is None else ids.parse("conv", conversation)
     cursor = None if after is None else ids.parse("run", after)
     if (conversation and of_one is None) or (after and cursor is None):
-        raise ProblemError(400, "bad_cursor", "This is not an id.", pointer="after" if after else "conversation")
+        raise RequestError("bad_cursor", "This is not an id.", pointer="after" if after else "conversation")
     row = await services.run(tenant, conversations.get, tenant, of_one) if of_one else None
     if of_one and row is None:
-        raise not_found()
+        raise NotFoundError
     listed = await services.run(
         tenant,
         overview.run_page,
@@ -111,7 +112,7 @@ async def show_run(request: Request[Principal, Any, Any], run_id: RunId) -> Resp
     tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
     content = await services.run(tenant, _load, tenant, identifier) if identifier else None
     if content is None:
-        raise not_found()
+        raise NotFoundError
     # As it is stored: lists, where the policy itself has tuples.
     defaults = msgspec.json.decode(msgspec.json.encode(Policy()))
     return page(
@@ -137,7 +138,7 @@ async def show_summary(request: Request[Principal, Any, Any], run_id: RunId) -> 
     tenant, identifier = request.user.tenant_id, ids.parse("run", run_id)
     source = await services.run(tenant, summaries.source, tenant, identifier) if identifier else None
     if source is None:
-        raise not_found()
+        raise NotFoundError
     return page(
         request,
         "summary.html",

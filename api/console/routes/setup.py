@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from litestar import Request, Response, get, post
 from litestar.response import Stream
 
-from api.actions.archive import lines_of_one
-from api.actions.caller import Caller, caller_of
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.erase import lines_of_one
+from actions.errors import InvalidError, id_or_not_found, or_not_found
+from api.callers import caller_of
 from api.console.forms import read_form
 from api.console.pages import HEADERS, page, redirect
 from api.console.sessions import ACT, HOME, READ, may
 from api.console.views.setup import setup
-from api.http.problems import id_or_not_found, invalid, or_not_found
 from api.schema.documentation import ConversationId
 from store.archive import erasures, exports
 from store.console import contents
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from actions.caller import Caller
     from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
@@ -69,7 +70,7 @@ async def show_erasure(request: Request[Principal, Any, Any], conversation_id: C
 async def erase_conversation(request: Request[Principal, Any, Any], conversation_id: ConversationId) -> Response[bytes]:
     """Erase a conversation for good, and write down who did."""
     if (await read_form(request)).get("agreed") != "yes":
-        raise invalid("Tick that nothing of it can be had back.", "agreed")
+        raise InvalidError("Tick that nothing of it can be had back.", "agreed")
     caller, conversation = caller_of(request), id_or_not_found("conv", conversation_id)
     await caller.services.erase(caller.tenant_id, _erase, conversation, caller)
     return redirect(f"{HOME}/operators?done=erased")

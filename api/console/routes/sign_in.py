@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.actions.caller import caller_of
-from api.auth.principals import Principal
-from api.auth.rate_limits import check_rate
+from actions.auth.principals import Principal
+from api.auth.guards import count_request
+from api.callers import caller_of
 from api.console.forms import form_of
 from api.console.pages import page, redirect
 from api.console.sessions import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
 
 _Text = Annotated[str, QueryParameter(max_length=2_000)]
 _Next = Annotated[str, QueryParameter(name="next", max_length=2_000)]
@@ -76,7 +76,7 @@ async def sign_in(request: Request[Any, Any, Any]) -> Response[bytes]:
             return refuse(refused=NO_SCOPE)
         tenant_id, key_id = principal.tenant_id, principal.key_id
     operator = Operator(tenant_id, key_id, request.scope["state"]["request_uuid"])
-    await check_rate(request, operator)
+    await count_request(request, operator)
     token = await services.run(tenant_id, _begin, operator)
     return _with_cookie(redirect(next_path), session_cookie(token, secure=is_secure(request)))
 

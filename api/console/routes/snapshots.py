@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.actions.audit import bisect
-from api.actions.caller import caller_of
-from api.actions.pins import list_rules
-from api.auth.principals import Principal
+from actions.audit import bisect
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError, id_or_not_found, or_not_found
+from actions.rules import list_rules
+from api.callers import caller_of
 from api.console.pages import page
 from api.console.routes.find import Words
 from api.console.sessions import READ, may
 from api.console.views.context import beginning
 from api.console.views.versions.comparison import Shown, compared, original, viewed
-from api.http.problems import id_or_not_found, not_found, or_not_found
 from api.schema.documentation import ConversationId
 from compaction.steps.snapshot import load_view
 from runtime import ids
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.schema.comparisons import BisectOut
-    from api.services import Services
+    from actions.services import Services
+    from actions.types.comparisons import BisectOut
     from compaction.view import View
     from store.tables import AnyRow
 
@@ -52,7 +52,7 @@ async def list_snapshots(
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     row = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
     if row is None or identifier is None:
-        raise not_found()
+        raise NotFoundError
     listed = await services.run(tenant, snapshots.page, tenant, identifier, limit=ON_A_PAGE + 1, after=before)
     return page(
         request,
@@ -85,14 +85,14 @@ async def show_diff(
     tenant, identifier = request.user.tenant_id, ids.parse("conv", conversation_id)
     conversation = await services.run(tenant, conversations.get, tenant, identifier) if identifier else None
     if conversation is None or identifier is None:
-        raise not_found()
+        raise NotFoundError
     to = conversation.head_version if to is None else to
     if start is None:
         row = await services.run(tenant, snapshots.get, tenant, identifier, to)
         start = row.parent_version if row else 0
     sides = await services.run(tenant, read_sides, tenant, identifier, start, to)
     if sides is None:
-        raise not_found()
+        raise NotFoundError
     return page(
         request,
         "diff.html",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from litestar import Request, Response, get
 from litestar.params import QueryParameter
 
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
 from api.console.pages import page
 from api.console.sessions import READ, may
 from api.console.views.spending import Spent, spent
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from runtime.settings import Settings
     from store.conversations.usages import SavedDay
     from store.tables import AnyRow

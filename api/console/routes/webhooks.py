@@ -10,16 +10,17 @@ import structlog
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.actions.caller import caller_of
-from api.actions.webhooks import add_webhook, check_url
-from api.auth.principals import Principal
+from actions.auth.principals import Principal
+from actions.errors import ConflictError, NotFoundError, from_msgspec
+from actions.types.webhooks import WebhookIn
+from actions.webhooks import add_webhook, check_url
+from api.callers import caller_of
 from api.console.forms import read_form
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, may
-from api.http.problems import ProblemError, from_msgspec, not_found
 from api.schema.documentation import DeliveryId, WebhookId
-from api.schema.webhooks import WebhookIn
 from runtime import ids
+from runtime.errors import RequestError
 from store.operations import operator_actions
 from store.tenants import webhooks
 from store.tenants.webhooks import EVENTS
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from api.services import Services
+    from actions.services import Services
     from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
@@ -56,7 +57,7 @@ async def list_webhooks(
     services: Services = request.app.state.services
     cursor = None if after is None else ids.parse("evt", after)
     if after is not None and cursor is None:
-        raise ProblemError(400, "bad_cursor", "This is not an id of this list.", pointer="after")
+        raise RequestError("bad_cursor", "This is not an id of this list.", pointer="after")
     tenant = request.user.tenant_id
     hooks, listed = await services.run(tenant, _list, tenant, delivery_state, cursor)
     deliveries = listed[:ON_A_PAGE]
@@ -102,7 +103,7 @@ async def show_removal(request: Request[Principal, Any, Any], webhook_id: Webhoo
     hooks = await services.run(tenant, webhooks.page, tenant)
     hook = next((each for each in hooks if each.id == identifier), None)
     if hook is None:
-        raise not_found()
+        raise NotFoundError
     return page(request, "webhook_remove.html", hook=hook)
 
 
@@ -112,7 +113,7 @@ async def remove_webhook(request: Request[Principal, Any, Any], webhook_id: Webh
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("hook", webhook_id)
     if identifier is None or not await services.run(tenant, _remove, caller_of(request).operator, identifier):
-        raise not_found()
+        raise NotFoundError
     _log.info("webhook.removed", webhook_id=str(identifier), by=str(request.user.key_id))
     return redirect(PATH)
 
@@ -123,7 +124,7 @@ async def retry_delivery(request: Request[Principal, Any, Any], delivery_id: Del
     services: Services = request.app.state.services
     tenant, identifier = request.user.tenant_id, ids.parse("evt", delivery_id)
     if identifier is None or not await services.run(tenant, _retry, caller_of(request).operator, identifier):
-        raise not_found()
+        raise NotFoundError
     return redirect(PATH)
 
 
@@ -141,7 +142,7 @@ def _list(connection: Connection, tenant_id: UUID, state: str | None, after: UUI
 
 def _create(connection: Connection, operator: Operator, wanted: WebhookIn, seen: str) -> tuple[AnyRow, str]:
     if seen != newest(webhooks.page(connection, operator.tenant_id)):
-        raise ProblemError(409, "used_form", "Webhooks were made since this form was opened; look at the list first.")
+        raise ConflictError("used_form", "Webhooks were made since this form was opened; look at the list first.")
     row, secret = add_webhook(connection, operator.tenant_id, wanted)
     operator_actions.record(connection, operator, "webhook_create", subject_id=row.id)
     return row, secret

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from api.auth.principals import Principal
+    from actions.auth.principals import Principal
     from store.tables import AnyRow
 
 

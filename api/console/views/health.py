@@ -11,9 +11,9 @@ from store.operations.processes import MISSED_BEATS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from api.background.gateway_outcomes import Outcomes
-    from api.monitoring.alerts import Alert
-    from api.monitoring.installation import Seen
+    from actions.background.gateway_outcomes import Outcomes
+    from actions.monitoring.alerts import Alert
+    from actions.monitoring.installation import Seen
     from store.operations.diagnosis import ProcessSeen
 
 Level = Literal["well", "late", "missing"]

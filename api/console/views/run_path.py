@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from api.schema.runs import claim_counts
+from actions.types.runs import claim_counts
 from compaction.steps.runs import ACTIVE, RunState, StepState
 from store.operations.statistics import tokens_saved
 

@@ -7,20 +7,21 @@ from typing import Annotated, Any
 from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
-from api.actions import runs
-from api.actions.caller import caller_of
+from actions import runs
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.paging import page_of
+from actions.types.core import Page
+from actions.types.runs import RetriedOut, RetryIn, RunOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema import examples
 from api.schema.documentation import RunId, answers, operation, problems
-from api.schema.runs import RetriedOut, RetryIn, RunOut
-from api.schema.types import Page
 from compaction.steps.runs import RunState
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 
 _State = Annotated[
     RunState | None,

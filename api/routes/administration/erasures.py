@@ -7,15 +7,17 @@ from typing import Any
 from litestar import Request, delete, get
 from litestar.response import Stream
 
-from api.actions.archive import erase_all_of, lines
-from api.actions.caller import caller_of
+from actions.auth.principals import Principal
+from actions.erase import erase_all_of, lines
+from actions.errors import InvalidError, id_or_not_found, or_not_found
+from actions.paging import page_of
+from actions.types.core import Page
+from actions.types.erasures import ErasureOut, UserErasureOut, erasure_out
 from api.auth.guards import requires
-from api.auth.principals import Principal
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problems import id_or_not_found, invalid, named, or_not_found
+from api.callers import caller_of
+from api.http.paging import AfterId, BeforeId, Limit, window
+from api.http.problems import named
 from api.schema.documentation import AnyUserRef, ConversationId, Filter, UserRef, answers, problems
-from api.schema.erasures import ErasureOut, UserErasureOut, erasure_out
-from api.schema.types import Page
 from runtime import ids
 from store.archive import erasures
 
@@ -106,6 +108,6 @@ async def list_erasures(
     span = window(limit, after_id, before_id, lambda text: ids.parse("era", text))
     wanted = ids.parse("conv", conversation_id) if conversation_id is not None else None
     if conversation_id is not None and wanted is None:
-        raise invalid("This is not the id of a conversation.", "conversation_id")
+        raise InvalidError("This is not the id of a conversation.", "conversation_id")
     rows = await caller_of(request).run(erasures.page, conversation_id=wanted, **span.query)
     return page_of([erasure_out(row) for row in rows], span, lambda item: item.id)

@@ -7,19 +7,20 @@ from typing import Any
 
 from litestar import Request, Response, delete, get, post
 
-from api.actions import keys
-from api.actions.caller import caller_of
+from actions import keys
+from actions.auth.principals import Principal
+from actions.errors import id_or_not_found
+from actions.paging import page_of
+from actions.types.core import Page
+from actions.types.keys import KeyIn, KeyMade, KeyOut, RotationIn, key_made, key_out
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema import examples
 from api.schema.documentation import KeyId, answers, operation, problems
-from api.schema.keys import KeyIn, KeyMade, KeyOut, RotationIn, key_made, key_out
-from api.schema.types import Page
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 from store.tenants import api_keys
 
 

@@ -8,18 +8,19 @@ import msgspec
 from litestar import Request, get, patch
 from litestar.params import PathParameter
 
-from api.actions import tenants
-from api.actions.caller import caller_of
+from actions import tenants
+from actions.auth.principals import Principal
+from actions.errors import InvalidError
+from actions.types.core import PresetOut, TenantOut, TenantPatch
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import ProblemError, invalid
 from api.schema import examples
 from api.schema.documentation import operation, problems
-from api.schema.types import PresetOut, TenantOut, TenantPatch
 from compaction.policy import PolicyError
 from compaction.presets import preset, window_named
+from runtime.errors import RequestError
+from runtime.http.problem_types import EVERY_BODY
 
 WindowName = Annotated[
     str, PathParameter(description="A model whose window is known, or tokens: `200000`, `200k`, `1m`.")
@@ -58,8 +59,8 @@ async def get_policy_preset(window_or_model: WindowName) -> PresetOut:
     """Answer with the policy overrides that fit a context window; nothing is changed."""
     window = window_named(window_or_model)
     if window is None:
-        raise ProblemError(404, "not_found", "No window is known of this model; a number of tokens is taken as well.")
+        raise RequestError("not_found", "No window is known of this model; a number of tokens is taken as well.")
     try:
         return PresetOut(window=window, policy=preset(window))
     except PolicyError as error:
-        raise invalid(error.detail, "window_or_model") from None
+        raise InvalidError(error.detail, "window_or_model") from None

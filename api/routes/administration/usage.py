@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from litestar import Request, get
 from litestar.params import QueryParameter
 
-from api.actions.caller import caller_of
-from api.actions.tenants import usage
+from actions.auth.principals import Principal
+from actions.tenants import usage
+from actions.types.usage import UsageOut
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.schema.documentation import problems
-from api.schema.usage import UsageOut
 
 Days = Annotated[
     int, QueryParameter(ge=1, le=366, description="Days to list, newest first, of those with any model calls.")

@@ -7,19 +7,20 @@ from typing import Annotated, Any, Literal
 from litestar import Request, Response, delete, get, post
 from litestar.params import QueryParameter
 
-from api.actions.caller import caller_of
-from api.actions.webhooks import add_webhook, check_url
+from actions.auth.principals import Principal
+from actions.errors import NotFoundError, id_or_not_found, or_not_found
+from actions.paging import page_of
+from actions.types.core import Page
+from actions.types.webhooks import DeliveryOut, WebhookIn, WebhookList, WebhookOut, delivery_out, webhook_out
+from actions.webhooks import add_webhook, check_url
 from api.auth.guards import requires
-from api.auth.principals import Principal
+from api.callers import caller_of
 from api.http.bodies import read_body
-from api.http.paging import AfterId, BeforeId, Limit, page_of, window
-from api.http.problem_types import EVERY_BODY
-from api.http.problems import id_or_not_found, not_found, or_not_found
+from api.http.paging import AfterId, BeforeId, Limit, window
 from api.schema import examples
 from api.schema.documentation import DeliveryId, WebhookId, answers, operation, problems
-from api.schema.types import Page
-from api.schema.webhooks import DeliveryOut, WebhookIn, WebhookList, WebhookOut, delivery_out, webhook_out
 from runtime import ids
+from runtime.http.problem_types import EVERY_BODY
 from store.tenants import webhooks
 
 DeliveryState = Annotated[
@@ -61,7 +62,7 @@ async def list_webhooks(request: Request[Principal, Any, Any]) -> WebhookList:
 async def remove_webhook(request: Request[Principal, Any, Any], webhook_id: WebhookId) -> None:
     """Send no more to it; what was still waiting is given up."""
     if not await caller_of(request).run(webhooks.remove, id_or_not_found("hook", webhook_id)):
-        raise not_found()
+        raise NotFoundError
 
 
 @get(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
-from api.background.assemblies import LIMIT, Assemblies
-from api.monitoring.metrics import Metrics
+from actions.background.assemblies import LIMIT, Assemblies
+from actions.monitoring.metrics import Metrics
 from cli.client.types import Assembly
 from cli.conversations.inspect import run_inspect
 from cli.conversations.layers_bar import layers_bar

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.actions import contexts
-from api.http import bytes_under_way, pace
+from actions import read_context as contexts
+from runtime import held_bytes
+from runtime.http import pace
 from store import bytes_held, hot_path
 from store.archive import exports
 from store.bytes_held import bounded_by
@@ -281,7 +282,7 @@ def test_a_large_context_is_read_only_where_there_is_room_for_it(
     crowded.append(path, picture(6_000))
     body = turn(4 * MB - 100_000)
     with sending(crowded, crowded.conversation(), body, len(body) - 1):
-        monkeypatch.setattr(bytes_under_way, "SMALL_BYTES", 1_000)
+        monkeypatch.setattr(held_bytes, "SMALL_BYTES", 1_000)
         app: Any = crowded.api.server.config.app
         monkeypatch.setattr(app.state.services.under_way, "most", 4 * MB - 100_000)
         problem(crowded.client.get(f"{path}/context"), 503, "unavailable")

@@ -24,10 +24,10 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from api.auth import jwt_keys, principals
-from api.auth.jwt_keys import ASYMMETRIC, JwtKeys, NoKeysError, signing_keys
-from api.auth.jwt_tokens import JwtTokens
-from api.services import Services
+from actions.auth import jwt_keys, principals
+from actions.auth.jwt_keys import ASYMMETRIC, JwtKeys, NoKeysError, signing_keys
+from actions.auth.jwt_tokens import JwtTokens
+from actions.services import Services
 from runtime import ids
 from runtime.settings import Settings
 from store import hot_path

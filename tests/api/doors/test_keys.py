@@ -16,11 +16,11 @@ from psycopg.errors import RestrictViolation
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from api.auth import principals
-from api.auth.principals import Authenticator
-from api.background import last_used
-from api.background.last_used import LastUsed
-from api.services import Services
+from actions.auth import principals
+from actions.auth.principals import Authenticator
+from actions.background import last_used
+from actions.background.last_used import LastUsed
+from actions.services import Services
 from cli.installation.keys import (
     Wanted,
     read_expiry,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import httpx2
     from sqlalchemy import Engine
 
-    from api.auth.principals import Principal
+    from actions.auth.principals import Principal
     from runtime.settings import Settings
     from tests.conftest import Tenant
     from tests.support.service.running_api import Service

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 PAGE: Final = {"source": "page", "text": "<h2>Head</h2><p>Some text and <b>more</b></p>" * 15_000}
 CASES: Final[dict[str, tuple[str, dict[str, Any], int, str]]] = {
     "a payload is assembled": ("context", {"turn_context": [PAGE]}, 200, "compaction.text.outline"),
-    "another body is read": ("fork", {"through_seq": 0, "more": [{"a": 1}] * 100_000}, 422, "api.http.strict_json"),
+    "another body is read": (
+        "fork",
+        {"through_seq": 0, "more": [{"a": 1}] * 100_000},
+        422,
+        "actions.input.strict_json",
+    ),
 }
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import actions
 import api
+import runtime
 from api.app import create_app
 from api.http import problems
-from api.http.problem_types import BEFORE_A_ROUTE, PROBLEM_TYPES
+from runtime.http.problem_types import BEFORE_A_ROUTE, PROBLEM_TYPES
 from runtime.settings import Settings
 from tests.support.service.documented_answers import routes
 
@@ -162,24 +164,25 @@ def test_every_call_of_the_product_documents_its_problems_and_its_key(document: 
 
 
 def test_every_problem_type_is_documented_and_no_other(document: Document) -> None:
-    assert {code: {kind.status} for code, kind in PROBLEM_TYPES.items()} == problem_codes()
+    assert set(PROBLEM_TYPES) == problem_codes()
     assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == list(PROBLEM_TYPES)
     used = set(re.findall(r"#/components/examples/(\w+)", str(document["components"]["responses"])))
     assert used == set(PROBLEM_TYPES) - set(BEFORE_A_ROUTE) - OF_THE_CONSOLE - GENERIC
     assert all(f"| `{code}` |" in document["info"]["description"] for code in PROBLEM_TYPES)
 
 
-def problem_codes() -> dict[str, set[int]]:
-    """Return every code that the API's source gives a problem, with its statuses."""
-    found: dict[str, set[int]] = {code: {status} for status, code in problems._CODES.items()}
-    for file in Path(api.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            match node:
-                case ast.Call(
-                    func=ast.Name(id="ProblemError"),
-                    args=[ast.Constant(value=int(status)), ast.Constant(value=str(code)), *_],
-                ):
-                    found.setdefault(code, set()).add(status)
+def problem_codes() -> set[str]:
+    """Return every code that the source gives an error of a request."""
+    found = set(problems._CODES.values())
+    for package in (api, actions, runtime):
+        for file in Path(str(package.__file__)).parent.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                match node:
+                    case ast.Call(
+                        func=ast.Name(id="RequestError" | "ConflictError") | ast.Attribute(attr="__init__"),
+                        args=[ast.Constant(value=str(code)), *_],
+                    ) if re.fullmatch("[a-z_]+", code):
+                        found.add(code)
     return found
 
 

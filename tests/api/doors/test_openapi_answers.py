@@ -18,8 +18,8 @@ import pytest
 import schemathesis
 from pydantic import SecretStr
 
-from api.actions import pins
-from api.auth import rate_limits
+from actions import rules as pins
+from actions.auth import rate_limits
 from runtime import ids
 from store.runs import runs
 from store.tenants import api_keys, webhooks

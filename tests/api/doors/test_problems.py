@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from api.auth import principals
-from api.http.problem_types import PROBLEM_TYPES, problem_type
-from api.http.problems import from_msgspec
-from api.monitoring import installation
-from api.schema.keys import Scope
+from actions.auth import principals
+from actions.errors import from_msgspec
+from actions.monitoring import installation
+from actions.types.keys import Scope
 from runtime import ids
+from runtime.http.problem_types import PROBLEM_TYPES, problem_type
 from store import engine as store_engine
 from store import hot_path
 from store.engine import owner_engine

@@ -16,7 +16,7 @@ from limits import parse
 from pydantic import ValidationError
 from sqlalchemy import make_url
 
-from api.auth import rate_limits
+from actions.auth import rate_limits
 from api.console.assets import asset_url
 from cli.installation.tenants import Changes, run_limits
 from runtime.settings import read_rate_limit
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from limits import RateLimitItem
 
-    from api.monitoring.metrics import RateScope
+    from actions.monitoring.metrics import RateScope
     from runtime.settings import Settings
     from tests.conftest import Tenant
 

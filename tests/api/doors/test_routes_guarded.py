@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.http import bounded_http, unread_bodies
+from runtime.http import bounded_http, unread_bodies
 from runtime.settings import Settings
 from store.engine import owner_engine
 from store.tenants import api_keys

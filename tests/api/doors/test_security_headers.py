@@ -11,8 +11,8 @@ import pytest
 from litestar.routes import HTTPRoute
 
 from api.app import create_app
-from api.http.security_headers import DATA_POLICY, PAGE_POLICY
 from api.schema.docs_page import _FILES, _FOLDER
+from runtime.http.security_headers import DATA_POLICY, PAGE_POLICY
 from runtime.settings import Settings
 from tests.browser.chromium import PROGRAM
 from tests.support.service.running_api import running_api

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.monitoring import installation
+from actions.monitoring import installation
 from cli.local.embedded import free_port
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from api.background import run_waits
+from actions.background import run_waits
 from store.runs import runs
 from tests.support.eventually import eventually
 from tests.support.service.problem_documents import problem

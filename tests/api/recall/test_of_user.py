@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from api.actions.recalls import of_user as action
+from actions import recall_of_user as action
 from store.recall import of_user
 from tests.api.doors.test_problems import key_with
 from tests.api.recall.test_prepared import rows

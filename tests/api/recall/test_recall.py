@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.actions import recall as action
+from actions import recall as action
 from store.recall import material, originals
 from tests.support.service.in_process import SMALL
 from tests.support.service.in_process_worker import work

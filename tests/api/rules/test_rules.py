@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.actions import audit, contexts
-from api.actions import pins as actions
+from actions import audit
+from actions import read_context as contexts
+from actions import rules as actions
 from compaction.pins.agreement import disagreements, disagreements_of, proposals
 from compaction.pins.serving import check
 from tests.api.rules.test_pinned import Talk

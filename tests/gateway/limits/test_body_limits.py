@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from api.http.strict_json import WITHOUT_SETTINGS
+from actions.input.strict_json import WITHOUT_SETTINGS
 from gateway.body_limits import MAX_ROWS, exceeds_limits
 from tests.gateway.chatter import PATHS, Chatter
 from tests.support.eventually import eventually

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.http import bytes_under_way, pace
-from api.http.bytes_under_way import KEPT_FREE, MAX_BODIES, SHARE, BusyError, BytesUnderWay, HeldBytes
-from api.http.pace import ReaderPace
+from runtime import held_bytes
+from runtime.held_bytes import KEPT_FREE, MAX_BODIES, SHARE, BusyError, BytesUnderWay, HeldBytes
+from runtime.http import pace
+from runtime.http.pace import ReaderPace
 from tests.conftest import make_tenants
 from tests.gateway.conftest import room_on
 from tests.support.eventually import eventually
@@ -141,10 +142,10 @@ def test_a_tenant_takes_no_more_than_its_share() -> None:
     small = 0
     while small < KEPT_FREE:
         try:
-            HeldBytes(under_way, "hostile").take(bytes_under_way.SMALL_BYTES)
+            HeldBytes(under_way, "hostile").take(held_bytes.SMALL_BYTES)
         except BusyError:
             break
-        small += bytes_under_way.SMALL_BYTES
+        small += held_bytes.SMALL_BYTES
     HeldBytes(under_way, "third").take(MB // 8)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from litestar.routes import HTTPRoute
 
 from api.app import create_app
-from api.http.problem_types import BEFORE_A_ROUTE
-from api.http.security_headers import SecurityHeaders
+from runtime.http.problem_types import BEFORE_A_ROUTE
+from runtime.http.security_headers import SecurityHeaders
 from runtime.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """A chat product and a worker in the test's own process, on the test's real database.
 
-Turns take the road of the API (`api.http.bodies`, `store.hot_path`), contexts are what it would answer; runs are
+Turns take the road of the API (`actions.input.checks`, `store.hot_path`), contexts are what it would answer; runs are
 carried out by `Checker` and `Dispatcher` as a worker's tasks do, only that wake-ups are collected instead of sent.
 """
 
@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from api.actions.contexts import serve
+from actions.read_context import serve
 from compaction.pins.ledger import turn_entries
 from compaction.policy import merge
 from compaction.steps.snapshot import load_view

@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from api.background.wakeups import Wakeups, by_turns
-from api.monitoring.metrics import Metrics
+from actions.background.wakeups import Wakeups, by_turns
+from actions.monitoring.metrics import Metrics
 from compaction.steps.runs import RunState
 from runtime import ids
 from runtime.broker import BATCH, CHECKS, RUN_TASK, SHARE, SUMMARIES

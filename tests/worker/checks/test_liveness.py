@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from api.monitoring import installation
+from actions.monitoring import installation
 from runtime import ids
 from runtime.broker import CHECK_TASK, CHECKS, LATER, QUEUES, SUMMARIES, QueueDepths, celery_app
 from store.operations import processes

@@ -19,10 +19,10 @@ import httpx2
 import pytest
 import redis
 
-from api.background import ending
-from api.background.ending import end
-from api.background.wakeups import CROWD, Wakeups
-from api.monitoring.metrics import Metrics
+from actions.background import ending
+from actions.background.ending import end
+from actions.background.wakeups import CROWD, Wakeups
+from actions.monitoring.metrics import Metrics
 from cli.local.embedded import free_port
 from cli.local.installations import redis_server as redis_program
 from runtime.broker import BATCH, CHECK_TASK

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import insert, select
 
-from api.schema.runs import run_out
+from actions.types.runs import run_out
 from compaction.claims.citations import read
 from compaction.claims.claim import Claim
 from compaction.coverage import find_span
