@@ -11,25 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 from msgspec import UNSET
 
+from actions.context_parts import RULES_HEADER, count_rule_bytes, list_breakpoints, name_rules, warn_of_left_out
 from actions.errors import InvalidError, or_not_found, step_into
 from actions.input.checks import check_size
 from actions.input.turn_bodies import check_content, refuse_inner_blocks
-from actions.read_context import (
-    RULES_HEADER,
-    breakpoints_out,
-    dropped_before,
-    head_length_of,
-    history_of,
-    rules_size,
-    standing_rules,
-    working_view,
-)
 from actions.types.core import PayloadHistory, PayloadLayers, PayloadOut
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
 from compaction.cost.breakpoints import SentMessages, in_payload
 from compaction.messages import blocks, count_marks, is_blank, is_request
 from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens, place_of_context
+from compaction.payload.context import count_head
 from compaction.payload.context_blocks import masked_outlines
+from compaction.payload.history import build_history, describe_history
 from compaction.shapes import codecs, serving
 from compaction.shapes.inner import SentMessage, Shape, ShapeError, opaque
 from compaction.text.outline import ContextBlock
@@ -49,8 +42,9 @@ if TYPE_CHECKING:
     from actions.caller import Caller
     from actions.input.strict_json import Limits
     from actions.types.core import CacheBreakpointOut, ContextBlockIn, PayloadIn
+    from compaction.payload.stored_context import StoredContext
     from compaction.policy import Policy
-    from store.hot_path import BesideContext, ContextRead
+    from store.hot_path import BesideContext
 
 _SURELY_TOO_LARGE: Final = 2
 """Budgets; a block estimated at more cannot fit one, since no estimate is corrected by more than half."""
@@ -86,7 +80,7 @@ async def assemble_payload(
         shape=shape,
     )
     stored = or_not_found(stored)
-    size = body_bytes + len(stored.head or "") + len(stored.tail or "") + rules_size(stored)
+    size = body_bytes + len(stored.head or "") + len(stored.tail or "") + count_rule_bytes(stored)
     size += sum(len(block.text) for block in (*layers.prior, *layers.turn))
     unstored = _unstored(row, layers, stored.factor)
     assembly, warnings = await run_aside(size, _assemble, stored, layers, policy, wanted.max_output_tokens, unstored)
@@ -168,15 +162,15 @@ def _blocks(given: Sequence[ContextBlockIn]) -> tuple[ContextBlock, ...]:
 
 
 def _assemble(
-    stored: ContextRead, layers: Layers, policy: Policy, reserved: int | None, unstored: int
+    stored: StoredContext, layers: Layers, policy: Policy, reserved: int | None, unstored: int
 ) -> tuple[Assembly, tuple[str, ...]]:
     """Return the payload with what was read as its history, and what there is to say of that."""
-    working = working_view(stored, policy)
+    working = build_history(stored, policy)
     layers = layers._replace(history=working.view, prior=masked_outlines(layers.prior, policy))
     layers = layers._replace(turn=masked_outlines(layers.turn, policy))
     try:
-        about = history_of(stored, working, policy)._replace(unstored=unstored)
-        return assemble(layers, policy, about, reserved=reserved), (*working.warnings, *dropped_before(stored))
+        about = describe_history(stored, working, policy)._replace(unstored=unstored)
+        return assemble(layers, policy, about, reserved=reserved), (*working.warnings, *warn_of_left_out(stored))
     except UserMessageError:
         detail = "Nothing of the user's message can follow the history: tool results answer calls that are still open."
         raise InvalidError(detail, "/user_message") from None
@@ -192,7 +186,7 @@ def _unstored(row: BesideContext, layers: Layers, factor: float) -> int:
 
 
 def _payload(
-    layers: Layers, assembly: Assembly, shape: Shape, stored: ContextRead, asked: SentMessage | None
+    layers: Layers, assembly: Assembly, shape: Shape, stored: StoredContext, asked: SentMessage | None
 ) -> _Payload:
     """Return what is sent to the model, in a shape."""
     if shape != "messages":
@@ -213,7 +207,7 @@ def _payload(
 
 
 def _with_breakpoints(
-    payload: _Payload, layers: Layers, assembly: Assembly, stored: ContextRead, policy: Policy, room: int
+    payload: _Payload, layers: Layers, assembly: Assembly, stored: StoredContext, policy: Policy, room: int
 ) -> _Payload:
     """Return a payload that says where breakpoints of the prompt cache belong; the messages have none."""
     if payload.shape != "messages":
@@ -226,17 +220,17 @@ def _with_breakpoints(
         sent = sent._replace(roles=())
     elif len(messages) == len(assembly.messages):
         varying = place_of_context(assembly.messages) if assembly.prior_tokens or assembly.turn_tokens else None
-        sent = sent._replace(head=head_length_of(fitted.view, stored), varying=varying)
+        sent = sent._replace(head=count_head(fitted.view, stored), varying=varying)
     places = in_payload(sent, payload.system, layers.tools, room)
-    return payload._replace(breakpoints=breakpoints_out(places, payload.shape, policy))
+    return payload._replace(breakpoints=list_breakpoints(places, payload.shape, policy))
 
 
 def _answer(
-    payload: _Payload, assembly: Assembly, stored: ContextRead, policy: Policy, warnings: Sequence[str]
+    payload: _Payload, assembly: Assembly, stored: StoredContext, policy: Policy, warnings: Sequence[str]
 ) -> PayloadAnswer:
     fitted = assembly.fitted
     messages = _encode(payload.messages)
-    stand = standing_rules(messages, stored, policy)
+    stand = name_rules(messages, stored, policy)
     body = _encode(
         PayloadOut(
             system=payload.system,
@@ -257,12 +251,12 @@ def _answer(
                 assembly.exchanges_dropped,
                 fitted.cut,
             ),
-            rules=stand.named,
+            rules=stand.rules,
             warnings=[*warnings, *assembly.warnings, *stand.warnings, *payload.warnings],
             cache_breakpoints=payload.breakpoints,
         )
     )
-    return PayloadAnswer(body, {RULES_HEADER: stand.named.sha256})
+    return PayloadAnswer(body, {RULES_HEADER: stand.rules.sha256})
 
 
 class PayloadAnswer(NamedTuple):

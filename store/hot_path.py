@@ -10,6 +10,7 @@ import asyncpg
 import msgspec
 
 from compaction.media.limits import NO_MEDIA
+from compaction.payload.stored_context import MESSAGES_ALONE, ContextShapes, StoredContext
 from compaction.shorten.fitting import LEAST_CHARS
 from compaction.tokens import CHARS_PER_TOKEN
 from runtime import ids
@@ -184,58 +185,8 @@ class Appended(NamedTuple):
     queued: bool
 
 
-class ContextShapes(msgspec.Struct, frozen=True):
-    """What the served shape depends on, and the rules in force."""
-
-    shape: str = "messages"
-    """That of the conversation's first turn."""
-    is_whole: bool = True
-    """Whether all of the tail came in the shape that is served."""
-    other_model_through: int = -1
-    """The seq up to which another model answered than the present one."""
-    rules: tuple[tuple[str, int, str, str], ...] = ()
-    """Entries of the ledger in force, in the order of their messages: hexadecimal id, seq, text and source."""
-
-
-_MESSAGES_ALONE: Final = ContextShapes()
 _SHAPES: Final = msgspec.json.Decoder(ContextShapes)
 _any: Final = msgspec.json.Decoder().decode
-
-
-class ContextRead(NamedTuple):
-    """What the context is made of; see the database function."""
-
-    etag: str
-    not_modified: bool
-    plain: bool
-    head: str | None
-    head_seqs: Sequence[int] | None
-    tail: str | None
-    head_version: int
-    covers_through: int
-    last_seq: int
-    context_tokens: int
-    measured_input_tokens: int | None
-    result_cap: int
-    strip_thinking_through: int
-    pending_version: int | None
-    policy: str
-    fixed_tokens: int
-    factor: float
-    """What estimated tokens are multiplied by to agree with what the API counted."""
-    exchanges: int
-    has_summary: bool | None
-    gap: bool
-    model: str | None
-    left_out: str | None
-    """Seqs of messages that were dropped without a summary, as people read them."""
-    context_bytes: int
-    """Bytes of the whole context as it is stored, read or not."""
-    withheld: bool | None
-    sent: str | None = None
-    """What came in the shape that is served: of a plain context its messages, to be joined, else an array of
-    [seq, message]; None for the Messages API's."""
-    shapes: ContextShapes = _MESSAGES_ALONE
 
 
 class BesideContext(NamedTuple):
@@ -400,7 +351,7 @@ async def read_context(
     policy_digest: str = "",
     take: Callable[[int], None] | None = None,
     shape: str | None = None,
-) -> ContextRead | None:
+) -> StoredContext | None:
     """Read what the context is made of, None for no such conversation; of messages the newest MOST_READ_BYTES.
 
     `policy` is the tenant's and `policy_digest` represents it in the ETag; the conversation's own overrides are
@@ -427,7 +378,7 @@ async def read_context(
     if row["etag"] is None:
         return None
     *read, shapes = row
-    return ContextRead._make([*read, _SHAPES.decode(shapes) if shapes else _MESSAGES_ALONE])
+    return StoredContext._make([*read, _SHAPES.decode(shapes) if shapes else MESSAGES_ALONE])
 
 
 async def read_beside_context(pool: Pool, *, tenant_id: UUID, conversation_id: UUID) -> BesideContext | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final, NamedTuple
+
+import msgspec
 
 NAME_CHARS: Final = 64
 """Most characters of a name: as many as the API takes (reference, "Create chat completion")."""
@@ -35,6 +38,23 @@ def attributed(line: str) -> tuple[str, str, str]:
     """Return the speaker and the name that a line begins with, "" where there is none, and what it says."""
     match = _ATTRIBUTION.match(line)
     return (match[1], match[2] or "", line[match.end() :]) if match else ("", "", line)
+
+
+class _NamedMessage(msgspec.Struct):
+    role: str
+    name: str | None = None
+
+
+def name_in(sent: str | None) -> str:
+    """Return the name of who wrote a message; "" where it does not say."""
+    if sent is None:
+        return ""
+    with suppress(msgspec.MsgspecError):
+        # What is stored around a text is an array of two: see `as_sent` in the schema.
+        whole = "null".join(msgspec.json.decode(sent, type=tuple[str, str])) if sent.startswith("[") else sent
+        message = msgspec.json.decode(whole, type=_NamedMessage)
+        return plain_name(message.name or "") if message.role in {"user", "assistant"} else ""
+    return ""
 
 
 class StatedName(NamedTuple):

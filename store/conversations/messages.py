@@ -10,8 +10,9 @@ import msgspec
 from sqlalchemy import Connection, Uuid, bindparam, case, func, select, text
 
 from compaction.text.dates import TIME_UNKNOWN
+from compaction.text.names import name_in
 from store.bytes_held import MOST_READ_BYTES, announce, page_of_sizes
-from store.conversations.names import SENT_WITH_NAME, name_in
+from store.conversations.names import SENT_WITH_NAME
 from store.tables import SAID_AT, messages, said_at
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from sqlalchemy import ARRAY, Integer, Uuid, bindparam, literal_column, text
 
-from compaction.text.names import plain_name, speaker_of, stated_name
+from compaction.text.names import name_in, speaker_of, stated_name
 from compaction.view import WRITTEN
 
 if TYPE_CHECKING:
@@ -45,23 +44,6 @@ _NAMES: Final = text(f"""
     select m.seq, {SENT_WITH_NAME} as sent
     from messages as m where m.conversation_id = :conversation and m.seq = any(:seqs)
 """).bindparams(bindparam("conversation", type_=Uuid), bindparam("seqs", type_=ARRAY(Integer)))  # noqa: S608 - constants
-
-
-class _Named(msgspec.Struct):
-    role: str
-    name: str | None = None
-
-
-def name_in(sent: str | None) -> str:
-    """Return the name of who wrote a message; "" where it does not say."""
-    if sent is None:
-        return ""
-    with suppress(msgspec.MsgspecError):
-        # What is stored around a text is an array of two: see `as_sent` in the schema.
-        whole = "null".join(msgspec.json.decode(sent, type=tuple[str, str])) if sent.startswith("[") else sent
-        message = msgspec.json.decode(whole, type=_Named)
-        return plain_name(message.name or "") if message.role in {"user", "assistant"} else ""
-    return ""
 
 
 def names_of(

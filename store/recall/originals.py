@@ -11,8 +11,9 @@ from sqlalchemy import ARRAY, ColumnElement, Connection, Integer, Uuid, and_, bi
 from compaction.coverage import Coverage
 from compaction.recall.passages import StoredText
 from compaction.recall.segments import MOST_MESSAGES, WORTH_CHARS
+from compaction.text.names import name_in
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, UNASKED_BYTES, announce, page_of_sizes
-from store.conversations.names import SENT_WITH_NAME, name_in
+from store.conversations.names import SENT_WITH_NAME
 from store.tables import SAID_AT, context_blocks, conversations, messages, said_at, snapshots
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from actions import read_context as contexts
+from actions import context_parts
 from runtime import held_bytes
 from runtime.http import pace
 from store import bytes_held, hot_path
@@ -246,7 +246,7 @@ def picture(size: int) -> dict[str, Any]:
 @pytest.fixture
 def short_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_path, "UNASKED_BYTES", 4_000)
-    for module in (hot_path, contexts):
+    for module in (hot_path, context_parts):
         monkeypatch.setattr(module, "MOST_READ_BYTES", 20_000)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from actions import audit
-from actions import read_context as contexts
+from actions import audit, context_parts
 from actions import rules as actions
 from compaction.pins.agreement import disagreements, disagreements_of, proposals
 from compaction.pins.serving import check
@@ -321,7 +320,7 @@ def test_many_rules_are_read_on_a_thread_that_serves_no_requests(talk: Rules, mo
         return noted_work
 
     for module, *works in (
-        (contexts, proposals, check),
+        (context_parts, proposals, check),
         (audit, check),
         (actions, proposals, disagreements, disagreements_of),
     ):

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from compaction.payload.stored_context import StoredContext
     from runtime.settings import Settings
-    from store.hot_path import Appended, ContextRead
+    from store.hot_path import Appended
 
 CAP = 40_000
 
@@ -91,7 +92,7 @@ class HotCalls:
 
         return self._runner.run(every())
 
-    def context(self, conversation: UUID, *, etag: str | None = None, cap: int = CAP) -> ContextRead | None:
+    def context(self, conversation: UUID, *, etag: str | None = None, cap: int = CAP) -> StoredContext | None:
         """Read a context."""
         return self._runner.run(
             hot_path.read_context(
@@ -103,10 +104,10 @@ class HotCalls:
             )
         )
 
-    def contexts(self, wanted: Sequence[tuple[UUID, UUID]]) -> list[ContextRead | None]:
+    def contexts(self, wanted: Sequence[tuple[UUID, UUID]]) -> list[StoredContext | None]:
         """Read contexts concurrently, each by the tenant's and the conversation's id; return them in that order."""
 
-        async def every() -> list[ContextRead | None]:
+        async def every() -> list[StoredContext | None]:
             reads = (
                 hot_path.read_context(self.pool, tenant_id=tenant, conversation_id=each, etag=None, policy=merge({}))
                 for tenant, each in wanted

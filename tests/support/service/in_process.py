@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
-from actions.read_context import serve
+from actions.read_context import encode_context
 from compaction.pins.ledger import turn_entries
 from compaction.policy import merge
 from compaction.steps.snapshot import load_view
@@ -158,7 +158,7 @@ class Chat:
             )
         )
         assert context is not None
-        return serve(context, merge(self.settings.policy, json.loads(context.policy))).body
+        return encode_context(context, merge(self.settings.policy, json.loads(context.policy))).body
 
     def valid_context(self, conversation: UUID) -> list[Message]:
         """Return the context's messages, which the Messages API would accept."""
