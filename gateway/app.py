@@ -12,10 +12,11 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.doors import CHAT, MESSAGES, RELAYED, door_of, error_body, error_headers, no_door
-from gateway.exchange import IS_CUT_OFF, PassedRequest
+from gateway.exchange import PassedRequest
 from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
 from gateway.relaying import RelayedRequest
+from gateway.request.relay import IS_CUT_OFF
 from gateway.services import GatewayServices
 from runtime import ids
 from runtime.http.unread_bodies import AnsweredEarly

@@ -9,32 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.bodies import GoneError, until_gone
 from gateway.doors import DoorError
-from gateway.exchange import PassedRequest, in_words
+from gateway.exchange import PassedRequest
 from gateway.headers import incoming, outgoing, said
-from gateway.providers.answers import CutOffError
-from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from litestar.types import Receive, Send
+    from litestar.types import Receive
 
     from gateway.callers import Known
     from gateway.providers.calls import CalledProvider
+    from gateway.request.relay import AnswerWriter
 
 
 class RelayedRequest(PassedRequest):
     """A request whose body and answer pass in pieces, so that files of any size take no more memory than others."""
 
-    async def _run(self, receive: Receive, send: Send) -> None:
-        try:
-            known = await self._services.callers.of(self._named)
-            self._caller = await self._admitted(known)
-            self._refuse_shared_list(known)
-        except DoorError as error:
-            return await self._refuse(error, send)
-        except RequestError as error:
-            return await self._refuse(in_words(error), send)
+    async def _run(self, receive: Receive, writer: AnswerWriter) -> None:
+        known = await self._services.callers.of(self._named)
+        self._caller = await self._admit(known)
+        self._refuse_shared_list(known)
         self._began = time.perf_counter()
         upload = _Upload(receive, self._services.settings.gateway_reader_seconds)
         response: CalledProvider | None = None
@@ -45,16 +39,16 @@ class RelayedRequest(PassedRequest):
                     if upload.is_whole:
                         # A client that goes away takes its call with it.
                         await watched.enter_async_context(until_gone(receive))
-                    headers = [*incoming(response.headers), *said(None, "unchanged", 0), self._named_request()]
-                    await self._answer(response.pieces(), response.status, headers, send)
+                    headers = [*incoming(response.headers), *said(None, "unchanged", 0), self._request_header()]
+                    await writer.begin(response.status, headers)
+                    async for piece in response.pieces():
+                        await writer.write(piece)
+                    await writer.end()
         except DoorError as error:
-            await self._refuse(upload.error or error, send)
-        except (CutOffError, GoneError) as error:
-            self._cut_off(error)
+            raise upload.error or error from None
         finally:
             if response is not None:
                 response.close()
-        return None
 
     def _refuse_shared_list(self, known: Known) -> None:
         """Raise DoorError for a list of what every tenant has stored with the provider, by the key that they share."""

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from gateway.doors import DoorError, error_headers
-from gateway.exchange import PassedRequest, in_words
+from gateway.exchange import PassedRequest
 from gateway.headers import said
 from runtime.errors import RequestError
 
 if TYPE_CHECKING:
-    from litestar.types import Send
-
     from gateway.callers import Known
+    from gateway.request.relay import AnswerWriter
 
 log = structlog.get_logger()
 
@@ -40,21 +39,16 @@ class AnsweredRequest(PassedRequest):
         """Return the answer. Raises DoorError and RequestError for an error."""
         raise NotImplementedError
 
-    async def _pass_on(self, known: Known, body: bytes, send: Send) -> None:  # noqa: ARG002 - the base class's
+    async def _pass_on(self, known: Known, body: bytes, writer: AnswerWriter) -> None:  # noqa: ARG002 - the base class's
         try:
             reply = await self.reply(body)
-        except DoorError as error:
-            return await self._refuse(error, send)
-        except RequestError as error:
-            return await self._refuse(in_words(error), send)
+        except (DoorError, RequestError):
+            raise
         except Exception:
             log.exception("gateway.not_answered", door=self._door.name)
-            return await self._refuse(DoorError(503, "This can't be answered just now.", retry_after=1), send)
+            raise DoorError(503, "This can't be answered just now.", retry_after=1) from None
         self._services.metrics.requests.labels(self._door.name, reply.outcome).inc()
         self._services.metrics.saved_tokens.inc(reply.saved_tokens)
         ours = said(reply.conversation, reply.outcome, reply.saved_tokens, reply.rules)
-        headers = [*error_headers(reply.body, None), *ours]
-        self.status, self._has_begun = _OK, True
-        await send({"type": "http.response.start", "status": _OK, "headers": [*headers, self._named_request()]})
-        await send({"type": "http.response.body", "body": reply.body, "more_body": False})
-        return None
+        await writer.begin(_OK, [*error_headers(reply.body, None), *ours, self._request_header()])
+        await writer.end(reply.body)

@@ -17,21 +17,20 @@ import structlog
 from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.conversations.histories import KEY_BYTES, NotJsonError, refuse_unreadable
 from gateway.conversations.meaning import UNREADABLE
-from gateway.conversations.storing import store
 from gateway.conversations.turns import LostTurnError, store_rows
 from gateway.doors import CHAT, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.headers import BYPASS, CONVERSATION
-from gateway.preparing import prepare
+from gateway.request.prepare import prepare
+from gateway.request.store import store
 from runtime.errors import RequestError
 from store.gateway import histories as stored
 from store.gateway import originals
 
 if TYPE_CHECKING:
-    from litestar.types import Send
-
     from actions.caller import Caller
-    from gateway.preparing import PreparedRequest
+    from gateway.conversations.turns import Learned
+    from gateway.request.relay import AnswerWriter
 
 log = structlog.get_logger()
 
@@ -110,7 +109,7 @@ class GuardrailRequest(AnsweredRequest):
             return Reply(_NOTHING, "unchanged")
         prepared = await prepare(self._services, self._caller, CHAT, self._headers_of(asked), chat)
         if prepared.learned is not None and self._caller is not None:
-            storing = self._keep(self._caller, prepared, asked)
+            storing = self._keep(self._caller, prepared.learned, asked)
             self._services.learning.begin_turn(self._caller.tenant_id, prepared.learned, storing)
         answer = _NOTHING
         if prepared.outcome == "compacted":
@@ -118,11 +117,11 @@ class GuardrailRequest(AnsweredRequest):
             answer = _encode({"action": "GUARDRAIL_INTERVENED", "structured_messages": rows})
         return Reply(answer, prepared.outcome, prepared.conversation, prepared.saved_tokens, prepared.rules)
 
-    async def _refuse(self, error: DoorError, send: Send) -> None:
+    async def _refuse(self, error: DoorError, writer: AnswerWriter) -> None:
         """Answer with an error: LiteLLM lets a request through at one of 502 to 504, and fails it at any other."""
         if error.status not in _KEPT_STATUSES:
             error = DoorError(_AWAY, error.detail, code=error.code, retry_after=error.retry_after)
-        await super()._refuse(error, send)
+        await super()._refuse(error, writer)
 
     def _headers_of(self, asked: _Asked) -> dict[bytes, bytes]:
         """Return the headers of the client's request as far as they say whose history it is."""
@@ -140,9 +139,9 @@ class GuardrailRequest(AnsweredRequest):
             headers[b"x-litellm-trace-id"] = asked.litellm_trace_id.encode(errors="replace")
         return headers
 
-    async def _keep(self, caller: Caller, prepared: PreparedRequest, asked: _Asked) -> None:
+    async def _keep(self, caller: Caller, learned: Learned, asked: _Asked) -> None:
         """Store what was asked, and what the answer to it will be known by."""
-        kept = await store(self._services, caller, prepared, None)
+        kept = await store(self._services, caller, learned, None)
         key = _key_of_call(asked)
         if kept is not None and key is not None:
             pool = self._services.core.pool

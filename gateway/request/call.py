@@ -1,10 +1,9 @@
-"""A request that its provider refuses as too large is sent again with less, before the client gets anything."""
+"""Calling the provider. A request that it refuses as too large is sent once more with less."""
 
 from __future__ import annotations
 
 import zlib
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,30 +16,35 @@ from compaction.steps.refusals import MAX_CHARS, read_refusal
 from gateway.answers.beginnings import AnswerError, read_beginning
 from gateway.answers.reading import Answered
 from gateway.conversations.recognition import recognize
-from gateway.conversations.storing import store
 from gateway.conversations.turns import LostTurnError, learn
-from gateway.preparing import RETRY_SECONDS, PreparedRequest, with_head
 from gateway.providers.answers import encoding_of, read_within
+from gateway.request.recognise import recognise
+from gateway.request.rewrite import rewrite
+from gateway.request.values import PreparedRequest, Shrink
 from gateway.timeouts import AwayError
 from runtime.errors import RequestError
 from store.gateway import histories as stored
 from store.gateway.histories import Head
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from uuid import UUID
+    import asyncio
+    from collections.abc import Awaitable, Callable, Mapping
 
     from actions.caller import Caller
     from compaction.steps.refusals import Refusal
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
+    from gateway.conversations.turns import Learned
     from gateway.doors import Door
     from gateway.providers.answers import ProviderAnswer
+    from gateway.request.values import PlacedRequest
     from gateway.services import GatewayServices
     from store.conversations.overflows import Previewed
 
 log = structlog.get_logger()
 
+RETRY_SECONDS: Final = 10.0
+"""Seconds for a smaller context after a refusal; the client has waited for a model's answer before."""
 MAX_BYTES: Final = 256 * 1024
 """Bytes of an error that are read."""
 _OK: Final = 200
@@ -54,7 +58,32 @@ _value: Final = msgspec.json.Decoder().decode
 _ledger: Final = msgspec.json.Decoder(list[tuple[str, int, str, str]]).decode
 
 
-class RetriedCall:
+class CalledRequest(NamedTuple):
+    """A request that was sent, and the answer to it."""
+
+    response: ProviderAnswer
+    request: PreparedRequest
+    committed: asyncio.Task[int | None] | None = None
+    """The smaller context of the request on its way to become the head; its result is the version, None for none."""
+
+    @property
+    def learned(self) -> Learned | None:
+        """The turn that is to be stored."""
+        return self.request.learned
+
+    def without_text(self) -> CalledRequest:
+        """Return it without the texts that are stored already, or that nobody needs once the request is sent."""
+        learned = self.learned
+        if learned is not None:
+            history, first = learned.history, learned.first
+            unstored = history._replace(fields={}, lead=[], rows=[*[b""] * first, *history.rows[first:]])
+            learned = learned._replace(history=unstored)
+        request = self.request
+        kept = PreparedRequest(b"", request.outcome, learned, repaired=request.repaired)
+        return CalledRequest(self.response, kept, self.committed)
+
+
+class ProviderCall:
     """One call of a provider, and a smaller one in its place if the provider refuses its size."""
 
     def __init__(
@@ -62,49 +91,58 @@ class RetriedCall:
         services: GatewayServices,
         caller: Caller | None,
         door: Door,
+        headers: Mapping[bytes, bytes],
         send: Callable[[PreparedRequest], Awaitable[ProviderAnswer]],
     ) -> None:
         self._services = services
         self._caller = caller
         self._door = door
+        self._headers = headers
         self._send = send
 
-    async def answer(self, prepared: PreparedRequest) -> tuple[ProviderAnswer, PreparedRequest]:
+    async def answer(self, prepared: PreparedRequest) -> CalledRequest:
         """Return the answer to a request and the request that it is the answer to. Raises DoorError."""
         response = await self._send(prepared)
-        if not self._door.is_conversation or self._caller is None or prepared.history is None:
-            return response, prepared
+        if not self._door.is_conversation or self._caller is None or not (prepared.placed or prepared.unplaced):
+            return CalledRequest(response, prepared)
         error, response = await _read_error(response, self._door)
         if error is None:
-            return response, prepared
+            return CalledRequest(response, prepared)
         try:
-            other = await self._in_place_of(prepared, error)
+            other = await self._in_place_of(self._caller, prepared, error)
         except BaseException:
             response.close()
             raise
         if other is None:
-            return response, prepared
+            return CalledRequest(response, prepared)
         response.close()
         error, response = await _read_error(await self._send(other), self._door)
         if error is not None:
             self._note_refused(other, error)
-            return response, other
-        committed = None if other.accept is None else self._services.learning.begin(other.accept())
-        return response, other._replace(committed=committed)
+            return CalledRequest(response, other)
+        if other.shrink is None:
+            return CalledRequest(response, other)
+        committed = self._services.learning.begin(_commit(self._services, self._caller, other.shrink))
+        return CalledRequest(response, other, committed)
 
-    async def _in_place_of(self, refused: PreparedRequest, error: AnswerError) -> PreparedRequest | None:
+    async def _in_place_of(
+        self, caller: Caller, refused: PreparedRequest, error: AnswerError
+    ) -> PreparedRequest | None:
         """Return the request to send in the place of one that was refused, None for none."""
-        refusal = self._read(refused, error)
+        refusal = _read_refusal(refused, error)
         if refusal is None:
-            if refused.as_it_came is not None and error.status in _WITHOUT_TOOLS and "tool" in error.text.lower():
-                return PreparedRequest(refused.as_it_came, "unchanged", refused.learned, repaired=refused.repaired)
+            without_tool = refused.placed.body_without_tool if refused.placed else None
+            if without_tool is not None and error.status in _WITHOUT_TOOLS and "tool" in error.text.lower():
+                return PreparedRequest(without_tool, "unchanged", refused.learned, repaired=refused.repaired)
             if error.status is None or error.status in _MALFORMED:
-                self._services.metrics.unread_refusals.labels(self._provider(), error.status or _OK).inc()
+                self._services.metrics.unread_refusals.labels(self._provider(caller), error.status or _OK).inc()
             return None
         if not refusal.is_of_history:
             return None
         try:
-            smaller = await self._services.deadline.within(self._shrunk(refused, refusal), seconds=RETRY_SECONDS)
+            smaller = await self._services.deadline.within(
+                self._make_smaller(caller, refused, refusal), seconds=RETRY_SECONDS
+            )
         except (AwayError, RequestError, LostTurnError) as reason:
             log.info("gateway.not_smaller", reason=type(reason).__name__)
             return None
@@ -112,84 +150,77 @@ class RetriedCall:
             self._services.metrics.retries.inc()
         return smaller
 
-    def _read(self, refused: PreparedRequest, error: AnswerError) -> Refusal | None:
-        refusal = read_refusal(error.text, status=error.status, output_tokens=_output_tokens(refused.history))
-        return None if refusal is None else refusal.with_size(len(refused.body))
-
-    async def _shrunk(self, refused: PreparedRequest, refusal: Refusal) -> PreparedRequest | None:
+    async def _make_smaller(self, caller: Caller, refused: PreparedRequest, refusal: Refusal) -> PreparedRequest | None:
         """Return a request with a smaller history. It is stored first: a history is made smaller where it is known."""
-        caller = self._caller
-        placed = refused if refused.place_later is None else await refused.place_later()
-        if caller is None or placed.learned is None or placed.history is None:
+        tried = refused
+        if refused.unplaced is not None:
+            placed = await recognise(self._services, caller, self._headers, refused.unplaced, seconds=RETRY_SECONDS)
+            tried = await rewrite(placed)
+        if tried.learned is None or tried.placed is None:
             return None
-        if placed.learned.place.is_pending:
-            await self._services.learning.settled(caller.tenant_id, placed.learned.keys)
-        await learn(caller, placed.learned, Answered([], None, is_whole=True))
-        if placed is not refused:
-            refusal, fits = _as_placed(refusal, refused, placed)
+        if tried.learned.place.is_pending:
+            await self._services.learning.settled(caller.tenant_id, tried.learned.keys)
+        await learn(caller, tried.learned, Answered([], None, is_whole=True))
+        if tried is not refused:
+            refusal, fits = _as_placed(refusal, refused, tried)
             if fits:
-                return placed
-        shorter = await self._with_smaller_head(caller, placed, refusal)
+                return tried
+        shorter = await self._with_smaller_head(caller, tried.placed, tried.learned.version, refusal)
         return None if shorter is None or shorter.body == refused.body else shorter
 
     async def _with_smaller_head(
-        self, caller: Caller, placed: PreparedRequest, refusal: Refusal
+        self, caller: Caller, placed: PlacedRequest, version: int, refusal: Refusal
     ) -> PreparedRequest | None:
-        """Return a request with the head that an overflow would leave; nothing of it is stored yet."""
-        learned, history = placed.learned, placed.history
-        if learned is None or history is None:
-            return None
+        """Return a request with the head that an overflow would leave; nothing of it is stored yet.
+
+        `version` is that of the head that was refused.
+        """
+        learned = placed.learned
         pool, tenant_id = caller.services.pool, caller.tenant_id
-        place = await recognize(pool, tenant_id, history, learned.keys, scope=learned.scope)
+        place = await recognize(pool, tenant_id, placed.history, learned.keys, scope=learned.scope)
         if place.is_new:
             return None
         conversation_id = place.conversation_id
         tries = self._services.refused_shrinks.of(conversation_id)
-        call = RefusedCall(refusal, learned.version, tries, is_fitted=False)
+        call = RefusedCall(refusal, version, tries, is_fitted=False)
         preview = await preview_overflow(caller, conversation_id, call)
-        if preview.done.outcome == "shrunk_since":
-            return _as_retry(await with_head(placed, history, place))
-        if preview.head is None:
+        shrink = None
+        if preview.done.outcome != "shrunk_since":
+            if preview.head is None:
+                return None
+            place = await _with_previewed_head(caller, place, preview)
+            shrink = Shrink(conversation_id, call)
+        shorter = await rewrite(placed.at(place))
+        if shorter.outcome != "compacted" or shorter.learned is None:
             return None
-        shorter = await with_head(placed, history, await _with_previewed_head(caller, place, preview))
-        if shorter.outcome != "compacted":
-            return None
-        commit = partial(_commit, self._services, caller, conversation_id, call)
-        return _as_retry(shorter)._replace(accept=commit)
+        return shorter._replace(learned=shorter.learned._replace(retried=True), shrink=shrink)
 
     def _note_refused(self, sent: PreparedRequest, error: AnswerError) -> None:
         """Remember that a smaller context was refused too, so that the next one is smaller still."""
-        refusal = self._read(sent, error)
+        refusal = _read_refusal(sent, error)
         if refusal is not None and refusal.is_of_history and sent.learned is not None:
             self._services.refused_shrinks.add(sent.learned.place.conversation_id)
 
-    def _provider(self) -> str:
+    def _provider(self, caller: Caller) -> str:
         """Return the name of the provider's host."""
-        tenant_id = self._caller.tenant_id if self._caller is not None else None
-        return urlsplit(self._services.providers.of(tenant_id, self._door.shape).url).hostname or ""
+        return urlsplit(self._services.providers.of(caller.tenant_id, self._door.shape).url).hostname or ""
 
 
-async def store_accepted(
-    services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered | None
-) -> None:
-    """Store a turn, after the smaller context that was made for it has become the head."""
-    if prepared.committed is not None:
-        version = await prepared.committed
-        if version is None and answered is not None:
-            # What was counted is the count of a context that there is not.
-            answered = answered._replace(usage=None)
-        prepared = prepared._replace(learned=prepared.learned and prepared.learned._replace(version=version or 0))
-    await store(services, caller, prepared, answered)
+def _read_refusal(refused: PreparedRequest, error: AnswerError) -> Refusal | None:
+    known = refused.placed or refused.unplaced
+    output_tokens = _output_tokens(known.history) if known is not None else None
+    refusal = read_refusal(error.text, status=error.status, output_tokens=output_tokens)
+    return None if refusal is None else refusal.with_size(len(refused.body))
 
 
-async def _commit(services: GatewayServices, caller: Caller, conversation_id: UUID, refused: RefusedCall) -> int | None:
+async def _commit(services: GatewayServices, caller: Caller, shrink: Shrink) -> int | None:
     """Make a smaller context the head; return its version, None if that was not possible."""
     try:
-        done = await shrink_after(caller, conversation_id, refused)
+        done = await shrink_after(caller, shrink.conversation_id, shrink.call)
     except Exception as error:  # noqa: BLE001 - the turn is stored without it
         log.warning("gateway.overflow_lost", why=type(error).__name__)
         return None
-    services.refused_shrinks.forget(conversation_id)
+    services.refused_shrinks.forget(shrink.conversation_id)
     return done.version
 
 
@@ -211,10 +242,6 @@ def error_text(body: bytes, encoding: bytes) -> str:
         except zlib.error:
             return ""
     return body[:MAX_CHARS].decode(errors="replace")
-
-
-def _as_retry(prepared: PreparedRequest) -> PreparedRequest:
-    return prepared._replace(learned=prepared.learned and prepared.learned._replace(retried=True))
 
 
 def _as_placed(refusal: Refusal, refused: PreparedRequest, placed: PreparedRequest) -> tuple[Refusal, bool]:
@@ -249,10 +276,10 @@ async def _with_previewed_head(caller: Caller, place: Recognized, preview: Previ
     )
 
 
-def _output_tokens(history: ResentHistory | None) -> int | None:
+def _output_tokens(history: ResentHistory) -> int | None:
     """Return the tokens of output that a request asks for at most, None if it does not say."""
     for name in _OUTPUT_FIELDS:
-        raw = history.fields.get(name) if history is not None else None
+        raw = history.fields.get(name)
         value = _value(raw) if raw is not None else None
         if isinstance(value, int) and value > 0:
             return value

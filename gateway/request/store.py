@@ -1,4 +1,4 @@
-"""A turn is stored beside the requests: tried again while the database is away, counted whatever becomes of it."""
+"""Storing the turn of a request beside the requests: tried again while the database is away, counted in any case."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from gateway.conversations.turns import LostTurnError, learn
 from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
 from gateway.recalls.calls import results
 from gateway.recalls.lineage import asker_of
+from runtime import ids
 from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from actions.caller import Caller
     from gateway.answers.reading import Answered
     from gateway.conversations.turns import Kept, Learned
-    from gateway.preparing import PreparedRequest
+    from gateway.request.call import CalledRequest
     from gateway.services import GatewayServices
 
 log = structlog.get_logger()
@@ -27,14 +28,26 @@ _TRIES: Final = 3
 _RETRY_SECONDS: Final = 0.5
 
 
-async def store(
-    services: GatewayServices, caller: Caller, prepared: PreparedRequest, answered: Answered | None
-) -> Kept | None:
-    """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
-    learned = prepared.learned
+async def store_answered(
+    services: GatewayServices, caller: Caller, called: CalledRequest, answered: Answered | None
+) -> None:
+    """Store the turn of a request, after the smaller context that was made for it has become the head."""
+    learned = called.learned
     if learned is None:
-        return None
+        return
+    if called.committed is not None:
+        version = await called.committed
+        if version is None and answered is not None:
+            # What was counted is the count of a context that there is not.
+            answered = answered._replace(usage=None)
+        learned = learned._replace(version=version or 0)
+    await store(services, caller, learned, answered)
+
+
+async def store(services: GatewayServices, caller: Caller, learned: Learned, answered: Answered | None) -> Kept | None:
+    """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
     state, kept = "lost", None
+    conversation = ids.external("conv", learned.place.conversation_id)
     if answered is not None:
         answered = await _with_results(caller, learned, answered)
 
@@ -49,11 +62,11 @@ async def store(
             state = "stored"
         except RequestError as error:
             state = "not_storable"
-            log.info("gateway.not_storable", detail=error.detail, conversation=prepared.conversation)
+            log.info("gateway.not_storable", detail=error.detail, conversation=conversation)
         except LostTurnError as error:
-            log.info("gateway.turn_lost", why=str(error), conversation=prepared.conversation)
+            log.info("gateway.turn_lost", why=str(error), conversation=conversation)
         except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
-            log.warning("gateway.turn_lost", why=type(error).__name__, conversation=prepared.conversation)
+            log.warning("gateway.turn_lost", why=type(error).__name__, conversation=conversation)
             if tried < _TRIES - 1:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
