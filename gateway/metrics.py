@@ -11,7 +11,7 @@ from gateway.doors import CALLED
 
 _OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
 _PROVIDER_AWAY: Final = (502, 504)
-_TURNS: Final = ("stored", "lost", "not_storable")
+_TURNS: Final = ("stored", "resent", "lost", "not_storable")
 FailedOpen = Literal["database", "key", "limits"]
 """Why a request went on as it came: the database did not answer in time; it was away, so that the key could not be
 looked up; or the request is over a limit of what is read."""
@@ -32,7 +32,8 @@ class GatewayMetrics:
             requests.labels(door, outcome)
         turns = Counter(
             "palimpsest_gateway_turns",
-            "Answered requests by what became of their turn; the client's next request has one that was lost.",
+            "Answered requests by what became of their turn: stored at once; stored with a later request; not "
+            "stored ten minutes later; refused as not storable.",
             ["state"],
             registry=registry,
         )
@@ -60,6 +61,12 @@ class GatewayMetrics:
         )
         self.requests = requests
         self.turns = {state: turns.labels(state) for state in _TURNS}
+        self.unstored_turns = Gauge(
+            "palimpsest_gateway_unstored_turns",
+            "Turns that could not be stored, and that may still come with a later request.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.saved_tokens = Counter(
             "palimpsest_gateway_saved_tokens", "Tokens that were not sent, by estimate.", registry=registry
         )

@@ -13,6 +13,7 @@ from actions.services import Services
 from gateway.callers import Callers
 from gateway.conversations.rewritten import RememberedMeanings
 from gateway.conversations.seen import SeenHistories
+from gateway.conversations.unstored_turns import UnstoredTurns
 from gateway.metrics import GatewayMetrics
 from gateway.providers.calls import ProviderCalls
 from gateway.providers.upstreams import Providers
@@ -65,6 +66,7 @@ class GatewayServices:
         self.readings = TenantSlots(READINGS)
         self.refused_shrinks = RefusedShrinks()
         self.learning = Learning()
+        self.unstored = UnstoredTurns(self.metrics)
         self._apart: HotPool
         self.callers: Callers
 
@@ -80,6 +82,7 @@ class GatewayServices:
     async def stop(self) -> None:
         """Store the last turns and close every connection."""
         await self.learning.stop()
+        await self.unstored.stop()
         await self.deadline.close()
         await self.calls.close()
         await self._apart.close()

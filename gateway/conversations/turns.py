@@ -137,6 +137,13 @@ async def learn(
     raise LostTurnError("overtaken again and again")
 
 
+async def is_stored(caller: Caller, learned: Learned) -> bool:
+    """Return whether the rows of a request are stored, with this request or with a later one of its client."""
+    key = learned.keys[-1]
+    pool, tenant_id = caller.services.pool, caller.tenant_id
+    return await stored.is_noted(pool, tenant_id, [key, _key_of_rewritten(key)])
+
+
 async def _gone_on(caller: Caller, learned: Learned) -> Learned:
     """Return a request with its place as it is now. Raises LostTurnError where it goes on from nothing any more."""
     # A name tells only before anything is stored of it.
@@ -439,4 +446,8 @@ def _noted_key(place: Recognized, key: bytes) -> bytes:
 
     Keys of a history that its client has rewritten stand for other words than are stored: by them nothing is found.
     """
-    return hashlib.sha256(b"rewritten " + key).digest()[:KEY_BYTES] if place.seqs else key
+    return _key_of_rewritten(key) if place.seqs else key
+
+
+def _key_of_rewritten(key: bytes) -> bytes:
+    return hashlib.sha256(b"rewritten " + key).digest()[:KEY_BYTES]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -153,8 +154,8 @@ class GuardrailRequest(AnsweredRequest):
             self._services.learning.begin(self._store_answer(self._caller, row, key))
 
     async def _store_answer(self, caller: Caller, row: bytes, key: bytes) -> None:
-        """Store an answer behind what it answers, unless the client has gone on already: its history has it."""
-        state = "lost"
+        """Store an answer behind the request that it answers, unless the client's next request has brought it."""
+        turns = self._services.metrics.turns
         for tried in range(_TRIES):
             try:
                 place = await caller.run(originals.place_of, key)
@@ -162,20 +163,20 @@ class GuardrailRequest(AnsweredRequest):
                     name = f"gateway litellm {key.hex()}"
                     where = place.conversation_id
                     appended = await store_rows(caller, where, "chat", [row], name=name, at=place.seq)
-                    state = "lost" if appended.outcome == "out_of_order" else "stored"
-                    break
+                    turns["resent" if appended.outcome == "out_of_order" else "stored"].inc()
+                    return
             except RequestError as error:
-                state = "not_storable"
+                turns["not_storable"].inc()
                 log.info("gateway.not_storable", detail=error.detail)
-                break
+                return
             except LostTurnError as error:
-                log.info("gateway.turn_lost", why=str(error))
+                log.info("gateway.turn_deferred", why=str(error))
                 break
             except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
-                log.warning("gateway.turn_lost", why=type(error).__name__)
+                log.warning("gateway.turn_deferred", why=type(error).__name__)
             if tried < _TRIES - 1:
                 await asyncio.sleep(_RETRY_SECONDS)
-        self._services.metrics.turns[state].inc()
+        self._services.unstored.add(partial(caller.run, originals.is_answered, key))
 
 
 def _asked(body: bytes) -> _Asked | None:

@@ -1,13 +1,14 @@
-"""Storing the turn of a request beside the requests: tried again while the database is away, counted in any case."""
+"""Store a turn beside the requests, with repeats while the database is away, and count what became of it."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.conversations.turns import LostTurnError, learn
+from gateway.conversations.turns import LostTurnError, is_stored, learn
 from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
 from gateway.recalls.calls import results
 from gateway.recalls.lineage import asker_of
@@ -45,8 +46,11 @@ async def store_answered(
 
 
 async def store(services: GatewayServices, caller: Caller, learned: Learned, answered: Answered | None) -> Kept | None:
-    """Store a turn and return where; what cannot be is counted, and the client's next request has it."""
-    state, kept = "lost", None
+    """Store a turn and return where, None if it cannot be stored now.
+
+    The client's next request usually has such a turn, so that it is counted once that is known.
+    """
+    metrics = services.metrics
     conversation = ids.external("conv", learned.place.conversation_id)
     if answered is not None:
         answered = await _with_results(caller, learned, answered)
@@ -59,20 +63,22 @@ async def store(services: GatewayServices, caller: Caller, learned: Learned, ans
     for tried in range(_TRIES):
         try:
             kept = await learn(caller, learned, answered, begun)
-            state = "stored"
         except RequestError as error:
-            state = "not_storable"
+            metrics.turns["not_storable"].inc()
             log.info("gateway.not_storable", detail=error.detail, conversation=conversation)
+            return None
         except LostTurnError as error:
-            log.info("gateway.turn_lost", why=str(error), conversation=conversation)
+            log.info("gateway.turn_deferred", why=str(error), conversation=conversation)
+            break
         except Exception as error:  # noqa: BLE001 - the database is away, or whatever else keeps it from being stored
-            log.warning("gateway.turn_lost", why=type(error).__name__, conversation=conversation)
+            log.warning("gateway.turn_deferred", why=type(error).__name__, conversation=conversation)
             if tried < _TRIES - 1:
                 await asyncio.sleep(_RETRY_SECONDS)
-                continue
-        break
-    services.metrics.turns[state].inc()
-    return kept
+        else:
+            metrics.turns["stored"].inc()
+            return kept
+    services.unstored.add(partial(is_stored, caller, learned))
+    return None
 
 
 async def _with_results(caller: Caller, learned: Learned, answered: Answered) -> Answered:

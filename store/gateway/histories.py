@@ -29,6 +29,11 @@ _HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
 _NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _RESPONSE: Final = "select * from gateway_response($1, $2)"
+_IS_NOTED: Final = """
+    select exists (select from gateway_prefixes as p
+                   where own.tenant is not null and p.tenant_id = $1 and p.key = any ($2)) as is_noted
+    from (select set_config('app.tenant_id', $1::uuid::text, true) as tenant offset 0) as own
+"""
 _ABSENT: Final = """
     select (select array_agg(n.seq) from generate_series(0, $3::integer - 1) as n (seq)
             where own.tenant is not null and not exists (
@@ -294,6 +299,12 @@ async def absent(pool: Pool, tenant_id: UUID, conversation_id: UUID, next_seq: i
     """Return the seqs of a conversation that no message in force has: in a fork what edits superseded is not at all."""
     row = await pool.fetchrow(_ABSENT, tenant_id, conversation_id, next_seq)
     return row["seqs"] or ()
+
+
+async def is_noted(pool: Pool, tenant_id: UUID, keys: Sequence[bytes]) -> bool:
+    """Return whether a message is recognized by one of these keys."""
+    row = await pool.fetchrow(_IS_NOTED, tenant_id, keys)
+    return bool(row["is_noted"])
 
 
 async def is_branch(pool: Pool, tenant_id: UUID, conversation_id: UUID, parent: UUID) -> bool:

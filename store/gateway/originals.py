@@ -35,6 +35,12 @@ def place_of(connection: Connection, tenant_id: UUID, key: bytes) -> AnyRow | No
     ).one_or_none()
 
 
+def is_answered(connection: Connection, tenant_id: UUID, key: bytes) -> bool:
+    """Return whether a message stands at a place that a key was written down for."""
+    at_place = exists().where(_m.conversation_id == _p.conversation_id, _m.tenant_id == tenant_id, _m.seq == _p.seq)
+    return bool(connection.scalar(select(exists().where(_p.tenant_id == tenant_id, _p.key == key, at_place))))
+
+
 def kept(connection: Connection, tenant_id: UUID, keys: Sequence[bytes]) -> KeptOriginals:
     """Return which keys have a message. More go where some of them are and nothing else is."""
     rows = connection.execute(

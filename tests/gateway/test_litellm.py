@@ -134,7 +134,7 @@ def test_answer_is_known_by_its_call_in_another_process(room: Room) -> None:
         assert room.eventually_stored(name, 2)[1]["content"] == "answered by another"
         # Streams that are looked at again and again are stored once.
         proxy.say("response", texts=["answered by another, and on"])
-        eventually(lambda: 'turns_total{state="lost"} 1.0' in other.client.get("/metrics").text)
+        eventually(lambda: 'turns_total{state="resent"} 1.0' in other.client.get("/metrics").text)
     assert len(room.stored(name)) == 2
 
 

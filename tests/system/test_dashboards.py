@@ -263,6 +263,18 @@ def test_summaries_of_no_use_raise_an_alert_that_an_outage_does_not(
     assert fires("PalimpsestSummariesRefused", series, tmp_path) is expected
 
 
+@pytest.mark.parametrize(("failed", "expected"), [(3, True), (0, False)])
+def test_model_requests_that_a_repeat_mends_raise_no_alert(failed: int, tmp_path: Path, *, expected: bool) -> None:
+    steps = 'palimpsest_run_steps_total{step="summary",state="%s",reason="%s"}'
+    series: dict[str, int | str] = {
+        'palimpsest_model_requests_total{model="m",outcome="overloaded"}': 9,
+        'palimpsest_model_requests_total{model="m",outcome="ok"}': 2,
+        steps % ("committed", ""): 2,
+        steps % ("failed", "model_overloaded"): failed,
+    }
+    assert fires("PalimpsestModelFails", series, tmp_path) is expected
+
+
 @pytest.mark.parametrize(("value", "expected"), [(0, True), (1, False)])
 def test_a_process_that_cannot_be_scraped_raises_an_alert(value: int, tmp_path: Path, *, expected: bool) -> None:
     series: dict[str, int | str] = {'up{job="palimpsest-worker",instance="sweeper:9464"}': f"{value}x60"}
