@@ -120,8 +120,8 @@ cost: $(STAMP) ## Reckon what conversations cost under schedules of compaction, 
 fuzz: $(STAMP) ## Search for inputs that break the API, a turn or the compaction core (minutes to hours: ARGS="--minutes 60")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-soak: $(STAMP) ## Load a whole installation while faults hit it, and check every invariant (3 minutes)
-	@$(BIN)/python bench/soak/run.py $(ARGS)
+soak: $(STAMP) ## Load a whole installation while faults hit it, and check every conversation (3 minutes; SOAK_SECONDS, SOAK_SEED)
+	@SOAK_SECONDS=$${SOAK_SECONDS:-180} $(BIN)/python -m pytest -p tests.faults.plugin -n 0 tests/faults/test_random_load.py $(ARGS)
 
 constraints: ## Pin the newest versions that pyproject.toml allows, with their hashes (a minute)
 	@.ci/constraints

@@ -1,4 +1,4 @@
-"""What has to hold of the rows of a conversation, whatever happened: random walks, the soak and the faults ask here.
+"""What has to hold of the rows of a conversation, whatever happened: random walks and the faults ask here.
 
 The numbers are those of the invariants in docs/architecture.md. Each function says in a sentence what is wrong, row by
 row, and nothing where all is well. The statements end where the conversation's id has to follow.
