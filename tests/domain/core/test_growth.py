@@ -1,62 +1,56 @@
-"""Whatever was stored, the work of `compaction/` grows no faster than it: counted, not timed."""
+"""Whatever was stored, the work of `compaction/` grows no faster than it: two sizes, and a generous ratio."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
+import time
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.counting.adversarial import CONVERSATIONS, TEXTS, value_of_long_key
-from tests.support.counting.rewriting import COUNTER, TooMuchError, counted
+from compaction import coverage, private_fields, repair
+from compaction import messages as facts
+from compaction import policy as policies
+from compaction import view as views
+from compaction.extract import extractive
+from compaction.payload import assembly, block_summary, context_blocks
+from compaction.pins import pinned
+from compaction.quality import evidence as gathering
+from compaction.quality import misfires
+from compaction.quality import verdict as verdicts
+from compaction.recall import framing, passages
+from compaction.shorten import inline_tags, pruning, tool_results, trimming
+from compaction.summary import staging, tidying, transcript, zone
+from compaction.text import html_text, outline
+from tests.support.adversarial import CONVERSATIONS, TEXTS, value_of_long_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-CHARS = 200
-MESSAGES = 80
-PAIRS = 400
-"""The smallest sizes; each is doubled twice. What goes wrong among calls and results shows late."""
-GROWTH = 2.5
-"""Times that the second doubling may add what the first one added: 2 is linear, 4 is quadratic."""
-DOUBLED = 2.2
-"""Times that the work may be in all; only what exceeds both grows too fast, since short texts are looked at harder."""
-LIMIT = 6_000
-"""Steps a character that nothing needs."""
+CHARS = 2_000
+MESSAGES = 200
+TIMES = 8
+"""Times that the second size is the first."""
+GROWTH = 3
+"""Times as long as linear work that it may take: quadratic work takes TIMES times as long."""
+QUICK_SECONDS = 0.02
+"""Seconds of CPU time up to which work on the second size is not compared: a quadratic part is too small to tell."""
+TRIES = 4
 MAX_CHARS = 400
 """Of an extract; how often it looks at its draft again grows with the logarithm of this."""
 SUMMARY = "The user asked for work, and the assistant did some of it. " * 3
 
-_extract, _evidence, _quality, _staging = map(
-    counted, ("extract.extractive", "quality.evidence", "quality.verdict", "summary.staging")
-)
-_outline, _html, _inline, _pins, _private = map(
-    counted, ("text.outline", "text.html_text", "shorten.inline_tags", "pins.pinned", "private_fields")
-)
-_repair, _pruning, _results, _summary, _view = map(
-    counted, ("repair", "shorten.pruning", "shorten.tool_results", "summary.zone", "view")
-)
-_frames, _misfires, _messages, _trimming, _coverage = map(
-    counted, ("summary.frames", "quality.misfires", "messages", "shorten.trimming", "coverage")
-)
-_blocks, _transcript, _assembly, _context_blocks = map(
-    counted, ("payload.block_summary", "summary.transcript", "payload.assembly", "payload.context_blocks")
-)
-_policy = counted("policy")
-_tidying, _framing, _passages = map(counted, ("summary.tidying", "recall.framing", "recall.passages"))
-
 
 @cache
 def policy() -> Any:
-    return _policy.merge({"private_result_fields": ["secret"], "inline_tool_tags": ["result"]})
+    return policies.merge({"private_result_fields": ["secret"], "inline_tool_tags": ["result"]})
 
 
 def view_of(messages: list[tuple[str, Any]]) -> Any:
-    return tuple(_view.ViewMessage(role, content, seq) for seq, (role, content) in enumerate(messages))
+    return tuple(views.ViewMessage(role, content, seq) for seq, (role, content) in enumerate(messages))
 
 
 def said(text: str) -> Any:
@@ -78,27 +72,27 @@ def answer(text: str) -> dict[str, Any]:
 
 
 def extract(view: Any) -> None:
-    _extract.extract([message.as_message() for message in view], max_chars=MAX_CHARS)
+    extractive.extract([message.as_message() for message in view], max_chars=MAX_CHARS)
 
 
 def judge(view: Any, summary: str = SUMMARY) -> None:
-    evidence = _evidence.gather(view)
-    verdict = _quality.judge(
-        summary, evidence, max_chars=1_500, prompt=_transcript.SYSTEM_PROMPT[:500], frames=["<draft-"]
+    evidence = gathering.gather(view)
+    verdict = verdicts.judge(
+        summary, evidence, max_chars=1_500, prompt=transcript.SYSTEM_PROMPT[:500], frames=["<draft-"]
     )
-    _quality.mend(summary, verdict, evidence, max_chars=1_500)
+    verdicts.mend(summary, verdict, evidence, max_chars=1_500)
 
 
 def plan(view: Any) -> None:
-    staged = _staging.plan(view, None, policy(), 20_000, strip_fields=["secret"])
+    staged = staging.plan(view, None, policy(), 20_000, strip_fields=["secret"])
     for part in staged.parts:
         staged.ask(part)
 
 
 def reduce(view: Any) -> None:
-    _results.cut_tool_results(view, 40)
-    _view.cap_results(view, 40)
-    _pruning.prune(
+    tool_results.cut_tool_results(view, 40)
+    views.cap_results(view, 40)
+    pruning.prune(
         (*view, *returned("x")),
         window_tokens=100,
         soft_share=0.1,
@@ -107,57 +101,57 @@ def reduce(view: Any) -> None:
         tail_chars=20,
         min_freed_tokens=1,
     )
-    _inline.cut_inline(view, ["result"], 40)
-    _trimming.drop_oldest(view, lambda count, _: count < 3)
+    inline_tags.cut_inline(view, ["result"], 40)
+    trimming.drop_oldest(view, lambda count, _: count < 3)
 
 
 def keep(view: Any, text: str) -> None:
-    pins = [*_pins.standing_pins(text, 0), _pins.Pin("a", 99, text)]
-    framed = _pins.pin(view, pins, max_tokens=10**6)
-    _pins.without_pins(framed.view, framed.framed)
-    with_summary = _summary.with_summary(view[0], text)
-    _summary.without_summary(with_summary, text)
+    pins = [*pinned.standing_pins(text, 0), pinned.Pin("a", 99, text)]
+    framed = pinned.pin(view, pins, max_tokens=10**6)
+    pinned.without_pins(framed.view, framed.framed)
+    with_summary = zone.with_summary(view[0], text)
+    zone.without_summary(with_summary, text)
 
 
 def served(view: Any) -> None:
-    repaired, _ = _repair.mend(view)
-    _repair.repair(repaired)
-    _summary.find_zone(repaired, 2)
-    _summary.find_prefix(repaired, 2)
-    _messages.turn_facts([_messages.message_facts(message.role, message.content) for message in view])
+    repaired, _ = repair.mend(view)
+    repair.repair(repaired)
+    zone.find_zone(repaired, 2)
+    zone.find_prefix(repaired, 2)
+    facts.turn_facts([facts.message_facts(message.role, message.content) for message in view])
 
 
 def block(text: str) -> None:
-    given = _outline.ContextBlock("s", "t", text)
-    _outline.outline(text, section_chars=40, max_chars=400)
-    _context_blocks.prepare([given], policy())
-    _assembly.render_block(given)
-    for number, part in enumerate(_outline.split_structured(text, 200)):
-        _blocks.part_prompt("s", "t", part, number, 2, policy())
+    given = outline.ContextBlock("s", "t", text)
+    outline.outline(text, section_chars=40, max_chars=400)
+    context_blocks.prepare([given], policy())
+    assembly.render_block(given)
+    for number, part in enumerate(outline.split_structured(text, 200)):
+        block_summary.part_prompt("s", "t", part, number, 2, policy())
 
 
 def page(text: str) -> None:
-    _html.html_text(text)
+    html_text.html_text(text)
 
 
 def recalled(text: str) -> None:
-    row = _passages.StoredText(0, "user", json.dumps(text), datetime(2031, 4, 2, tzinfo=UTC))
-    originals = _passages.quoted([row])
-    _framing.framed(_passages.read(list(originals.values()), block=None, offset=0, max_tokens=20_000))
+    row = passages.StoredText(0, "user", json.dumps(text), datetime(2031, 4, 2, tzinfo=UTC))
+    originals = passages.quoted([row])
+    framing.framed(passages.read(list(originals.values()), block=None, offset=0, max_tokens=20_000))
 
 
 def answered(text: str) -> None:
     """What a model wrote."""
-    _tidying.tidied(text)
+    tidying.tidied(text)
     judge(said("Please order ID10009x for ann@b.example, by 2031-04-02. " * 4), text)
-    _misfires.echoes(text, "canary", _transcript.SYSTEM_PROMPT[:500], lambda: text)
+    misfires.echoes(text, "canary", transcript.SYSTEM_PROMPT[:500], lambda: text)
 
 
 WORK: dict[str, Callable[[str], object]] = {
     "extract of what was said": lambda text: extract(said(text)),
     "extract of a call": lambda text: extract(called({"t": text, "l": text.split()})),
     "extract of a result": lambda text: extract(returned(text)),
-    "extract of an extract": lambda text: _extract.extract([], max_chars=MAX_CHARS, previous=text),
+    "extract of an extract": lambda text: extractive.extract([], max_chars=MAX_CHARS, previous=text),
     "guard over what was said": lambda text: judge(said(text)),
     "guard over a call": lambda text: judge(called({"t": text, "l": text.split()})),
     "guard over a result": lambda text: judge(returned(text)),
@@ -168,7 +162,7 @@ WORK: dict[str, Callable[[str], object]] = {
     "context block": block,
     "page": page,
     "recalled": recalled,
-    "private fields": lambda text: _private.without_fields(text, ["secret"]),
+    "private fields": lambda text: private_fields.without_fields(text, ["secret"]),
     "append": lambda text: served((*returned(text), *said(text))),
 }
 LIVES: dict[str, Callable[[Any], object]] = {
@@ -178,35 +172,35 @@ LIVES: dict[str, Callable[[Any], object]] = {
     "view": reduce,
     "repair": served,
     "pins": lambda view: keep(view, "Always so."),
-    "coverage": lambda view: _coverage.extend(
-        _coverage.extend((), range(len(view)), {}, "a"), (), dict.fromkeys(range(0, len(view), 2), "dropped"), "b"
+    "coverage": lambda view: coverage.extend(
+        coverage.extend((), range(len(view)), {}, "a"), (), dict.fromkeys(range(0, len(view), 2), "dropped"), "b"
     ),
 }
 
 
-@pytest.fixture(autouse=True)
-def _deep() -> Iterator[None]:
-    """The matcher goes a few calls deep for each character."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(200_000)
-    yield
-    sys.setrecursionlimit(before)
+def measure(work: Callable[[Any], object], given: Any) -> float:
+    """Return the seconds of CPU time that work takes, the least of two."""
+    return min(_measure_once(work, given), _measure_once(work, given))
 
 
-def too_fast(work: Callable[[Any], object], make: Callable[[int], Any], size: int) -> list[int]:
-    """Return the steps of work on three sizes, each twice the one before, if they grow faster than the sizes."""
+def _measure_once(work: Callable[[Any], object], given: Any) -> float:
+    began = time.thread_time()
+    work(given)
+    return time.thread_time() - began
 
-    def steps(times: int) -> int:
-        return COUNTER.of(partial(work, make(times * size)), LIMIT * size * 4)
 
-    try:
-        second, third = steps(2), steps(4)
-        if third <= DOUBLED * second:
+def too_fast(work: Callable[[Any], object], make: Callable[[int], Any], size: int) -> list[float]:
+    """Return the seconds on two sizes if work grows faster than they do, every time that it is tried."""
+    large = make(TIMES * size)
+    second = _measure_once(work, large)
+    if second <= QUICK_SECONDS:
+        return []
+    small = make(size)
+    for _ in range(TRIES):
+        first, second = measure(work, small), min(second, measure(work, large))
+        if second <= GROWTH * TIMES * first:
             return []
-        first = steps(1)
-    except TooMuchError:
-        return [0, 0, LIMIT * size * 4]
-    return [first, second, third] if third - second > GROWTH * (second - first) else []
+    return [first, second]
 
 
 @pytest.mark.parametrize("kind", TEXTS)
@@ -222,8 +216,7 @@ def test_work_grows_with_text_and_no_faster(kind: str) -> None:
 def test_work_grows_with_messages_and_no_faster(kind: str) -> None:
     counts_by_name = {}
     for name, work in LIVES.items():
-        size = PAIRS if work is served else MESSAGES
-        if counts := too_fast(work, lambda count: view_of(CONVERSATIONS[kind](count)), size):
+        if counts := too_fast(work, lambda count: view_of(CONVERSATIONS[kind](count)), MESSAGES):
             counts_by_name[name] = counts
     assert not counts_by_name
 
@@ -237,21 +230,21 @@ def test_spans_of_code_do_not_each_look_for_the_end_of_their_line() -> None:
     result = f"<result>{'x' * 100}</result>"
 
     def work(text: str) -> None:
-        _inline.cut_inline_results(text, ["result"], 40)
+        inline_tags.cut_inline_results(text, ["result"], 40)
 
-    assert not too_fast(work, lambda spans: "`a` " * spans + result, 500)
+    assert not too_fast(work, lambda spans: "`a` " * spans + result, 5_000)
 
 
-def test_what_is_quadratic_is_found_so() -> None:
-    def searched(text: str) -> None:
-        for place in range(0, len(text), 40):
-            COUNTER.call(text.find, "y", place)
+def test_quadratic_work_is_found() -> None:
+    def search(text: str) -> None:
+        for place in range(len(text)):
+            text.find("yx", place)
 
-    def matched(text: str) -> None:
-        COUNTER.call(re.compile(r"x+y").search, text)
+    def match(text: str) -> None:
+        re.compile(r"x+y").search(text)
 
-    def once(text: str) -> None:
-        COUNTER.call(re.compile(r"x+z|x++y|(?<=y)x").match, text)
+    def match_once(text: str) -> None:
+        re.compile(r"x+z|x++y|(?<=y)x").match(text)
 
     make = TEXTS["one word"]
-    assert [bool(too_fast(work, make, CHARS)) for work in (searched, matched, once)] == [True, True, False]
+    assert [bool(too_fast(work, make, 4_000)) for work in (search, match, match_once)] == [True, True, False]
