@@ -1,4 +1,4 @@
-"""`palimpsest inspect`: one conversation's life, from the audit calls: sizes, runs, snapshots, and a plot."""
+"""`palimpsest inspect`: one conversation's life, from the audit calls: sizes, runs, snapshots. The console plots it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from api.console.views.budgets import lines
 from api.console.views.layers import gave_way
 from cli.client.client import ServiceClient
-from cli.conversations.context_plot import MARK, Point, Threshold, context_plot
-from cli.conversations.layers_bar import layer_rows, layers_bar
 from cli.conversations.snapshots import snapshots_table
 from cli.output import print_json
 from cli.tables import PlainTable, columns, print_table
-from compaction.overrides import in_force
 from compaction.steps.runs import RunState
 
 if TYPE_CHECKING:
@@ -36,6 +32,15 @@ _STYLES: Final[dict[str, str]] = {
 """How a state is shown; those of steps are called the same."""
 
 
+class Point(NamedTuple):
+    """The context's tokens after a message."""
+
+    seq: int
+    tokens: int
+    is_compacted: bool = False
+    """Whether a snapshot came after it."""
+
+
 class Life(NamedTuple):
     """Everything that is shown of one conversation."""
 
@@ -52,7 +57,7 @@ class Life(NamedTuple):
 
 
 def run_inspect(conversation_id: str, *, url: str, key: str, as_json: bool = False) -> int:
-    """Print one conversation's tokens, runs, snapshots and a plot. Raises ServiceError and `httpx2.TransportError`."""
+    """Print one conversation's tokens, runs and snapshots. Raises ServiceError and `httpx2.TransportError`."""
     with ServiceClient(url, key) as client:
         life = Life(
             client.conversation(conversation_id),
@@ -64,7 +69,7 @@ def run_inspect(conversation_id: str, *, url: str, key: str, as_json: bool = Fal
     if as_json:
         print_json(_as_json(life))
     else:
-        _print_life(life, Console())
+        _print_life(life, Console(), url)
     return 0
 
 
@@ -116,7 +121,7 @@ def _as_json(life: Life) -> dict[str, Any]:
     }
 
 
-def _print_life(life: Life, console: Console) -> None:
+def _print_life(life: Life, console: Console, url: str) -> None:
     grid = PlainTable.grid(padding=(0, 2))
     conversation, context = life.conversation, life.context
     rows = [
@@ -139,28 +144,21 @@ def _print_life(life: Life, console: Console) -> None:
     console.print()
     print_table(_runs_table(life.runs), console)
     print_table(snapshots_table(life.snapshots, life.conversation.head_version), console)
-    history = context_history(life.messages, life.snapshots)
-    if history:
-        console.print(f"Context tokens by message, {MARK} where it was compacted", style="bold")
-        thresholds = [Threshold(line.tokens, line.label) for line in lines(in_force(life.conversation.policy).policy)]
-        # Room for the scale on the left, and for what is written at the end of a threshold.
-        width = max(20, min(120, console.width - 10 - 28))
-        for line in context_plot(history, width=width, thresholds=thresholds):
-            console.print(line, no_wrap=True, overflow="crop")
+    console.print(f"Plot and messages: {url.rstrip('/')}/console/conversations/{conversation.id}", markup=False)
 
 
 def _print_assembly(assembly: Assembly, console: Console) -> None:
-    """Print the layers of the last payload or fitted context, their bar under the budget, and what gave way."""
+    """Print the layers of the last payload or fitted context, and what gave way."""
     within = assembly.budget - assembly.reserved_output
     totals = f"Last {assembly.call}: {assembly.total:,} of {within:,} tokens, {assembly.reserved_output:,} reserved"
     over = f", {assembly.total - within:,} over" if assembly.total > within else ""
     console.print(Text.assemble((totals, "bold"), (over, "bold red"), (f"  {assembly.at}", "dim")))
-    console.print(layers_bar(assembly, width=max(20, min(120, console.width - 2))))
     grid = PlainTable.grid(padding=(0, 2))
     for name in ("layer", "tokens", "share"):
         grid.add_column(name, justify="left" if name == "layer" else "right")
-    for row in layer_rows(assembly):
-        grid.add_row(*row)
+    for name, tokens in assembly.layers.items():
+        share = f"{tokens / assembly.total:.0%}" if assembly.total else ""
+        grid.add_row(name.replace("_", " "), f"{tokens:,}", share)
     console.print(grid)
     for line in gave_way(assembly):
         console.print(line, style="yellow", markup=False)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.console.demo.texts import is_shortlisted, ranked
-from cli.conversations.context_plot import Point, context_plot
 from cli.demo.report import plain_text, survival
 from cli.demo.scenario import Scenario, job_search
 from cli.installation.accounting import Ledger, tokens_of
@@ -145,14 +144,3 @@ def test_ledger_reads_from_the_cache_what_did_not_change() -> None:
 
 def usage(*, read: int, written: int) -> dict[str, int]:
     return {"input_tokens": 0, "cache_read_input_tokens": read, "cache_creation_input_tokens": written}
-
-
-def test_plot_marks_compactions_and_scales_to_the_highest() -> None:
-    points = [Point(seq, tokens, seq == 2) for seq, tokens in enumerate([10, 50, 100, 25, 50])]
-    lines = [line.plain for line in context_plot(points, width=5, height=4)]
-    assert lines[0] == "      100   █"
-    assert lines[3] == "          ▃████"
-    assert lines[4] == "            ▲"
-    assert lines[5] == "  message 0   4"
-    wide = context_plot([Point(seq, seq, seq == 90) for seq in range(100)], width=20)
-    assert wide[-2].plain.index("▲") == 10 + 18

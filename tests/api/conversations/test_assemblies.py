@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import event
 from structlog.testing import capture_logs
 
 from actions.background.assemblies import LIMIT, Assemblies
 from actions.monitoring.metrics import Metrics
-from cli.client.types import Assembly
 from cli.conversations.inspect import run_inspect
-from cli.conversations.layers_bar import layers_bar
 from runtime import ids
 from store.conversations import assemblies, conversations
 from store.conversations.assemblies import AssemblyRecord
@@ -530,19 +526,3 @@ class TestInspect:
         path = service.conversation()
         assert run_inspect(path.rpartition("/")[2], url=service.api.url, key=self.key(service)) == 0
         assert "Last " not in capsys.readouterr().out
-
-    @given(
-        layers=st.lists(st.sampled_from([0, 1, 40, 5_000, 800_000]), min_size=5, max_size=5),
-        budget=st.sampled_from([1_000, 128_000]),
-        width=st.integers(20, 120),
-    )
-    def test_the_bar_is_as_wide_as_it_should_be_and_leaves_out_no_layer(
-        self, layers: list[int], budget: int, width: int
-    ) -> None:
-        named = dict(zip(("system", "prior_context", "turn_context", "history", "user_message"), layers, strict=True))
-        bar = layers_bar(
-            Assembly(call="payload", at="", layers=named, total=sum(layers), budget=budget, reserved_output=100),
-            width=width,
-        )
-        assert len(bar.plain) == width
-        assert len(bar.spans) >= sum(tokens > 0 for tokens in layers) + 1
