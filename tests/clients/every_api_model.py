@@ -99,10 +99,14 @@ class EveryApiModel:
                 answer = json.dumps({"error": {"message": "; ".join(wrong)}}).encode()
                 self.requests.append(Request(shape, body, wrong, query, answer))
                 return 400, "application/json", answer
-            whole: dict[str, Any] = getattr(self, f"_{shape}")(body, list(self._wanted(shape, body)))
+            whole = self._whole_answer(shape, body)
             answer = ("".join(_EVENTS[shape](whole)) if body.get("stream") else json.dumps(whole)).encode()
             self.requests.append(Request(shape, body, wrong, query, answer))
         return 200, "text/event-stream" if body.get("stream") else "application/json", answer
+
+    def _whole_answer(self, shape: str, body: dict[str, Any]) -> dict[str, Any]:
+        whole: dict[str, Any] = getattr(self, f"_{shape}")(body, list(self._wanted(shape, body)))
+        return whole
 
     def _wanted(self, shape: str, body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]] | str]:
         """Yield the calls to make, or else the text to say."""

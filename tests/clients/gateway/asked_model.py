@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.clients.every_api_model import EveryApiModel, newest
 from tests.support import messages_api
@@ -16,10 +17,24 @@ OWN_COMPACTION: Final = re.compile(r"TEXT ONLY|CONTEXT CHECKPOINT|summary of (?:
 """In what clients ask when they compact by themselves."""
 SUMMARY: Final = "The user had rows looked up."
 _ROUNDS: Final = re.compile(r"(\d+) rounds?( at once)?")
+_CALL_ID: Final = re.compile(r"\b(?:toolu|call)_\d+\b")
+
+
+class ToolLoop(NamedTuple):
+    """The loop of calls that a request is in."""
+
+    wanted: int
+    """Results that its question asks for."""
+    at_once: int
+    """Calls of one answer."""
+    results: int
+    """Results that have come."""
 
 
 class AskedModel(EveryApiModel):
     """As every API's; it calls the tool of each client that gives a long result.
+
+    It remembers the loops of its calls, as a compacted request lacks the first rounds of a running loop.
 
     call: returns the name and the input for the n-th call, of the names that are offered; None for none.
     is_strict: whether what was thought has to come back as it was signed.
@@ -31,22 +46,42 @@ class AskedModel(EveryApiModel):
         super().__init__(lambda _: None, context_chars=100_000_000)
         self._call = call
         self._calls = 0
+        self._loops: dict[str, ToolLoop] = {}
         self._is_strict = is_strict
 
+    def _whole_answer(self, shape: str, body: dict[str, Any]) -> dict[str, Any]:
+        whole = super()._whole_answer(shape, body)
+        loop = self._loop_of(shape, body)
+        called = _CALL_ID.findall(json.dumps(whole))
+        self._loops |= dict.fromkeys(called, loop._replace(results=loop.results + len(called)))
+        return whole
+
     def _wanted(self, shape: str, body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]] | str]:
-        said, results = newest(shape, body)
+        loop = self._loop_of(shape, body)
         names = [str(tool.get("name") or tool.get("function", {}).get("name")) for tool in body.get("tools") or ()]
-        *_, asked = [None, *_ROUNDS.finditer(said)]
-        at_once = 2 if asked and asked[2] else 1
-        wanted = int(asked[1]) * at_once if asked and not OWN_COMPACTION.search(said) else 0
-        for _ in range(at_once if results < wanted else 0):
+        has_called = False
+        for _ in range(loop.at_once if loop.results < loop.wanted else 0):
             call = self._call(names, self._calls + 1)
             if call is not None:
                 self._calls += 1
-                wanted = -1
+                has_called = True
                 yield call
-        if wanted >= 0:
-            yield SUMMARY if OWN_COMPACTION.search(said) else f"Done after {results}."
+        if not has_called:
+            said, _ = newest(shape, body)
+            yield SUMMARY if OWN_COMPACTION.search(said) else f"Done after {loop.results}."
+
+    def _loop_of(self, shape: str, body: dict[str, Any]) -> ToolLoop:
+        """Return the loop of the call that the newest row answers, else the one that the newest question begins."""
+        newest_row = json.dumps(body["input" if shape == "responses" else "messages"][-1])
+        for called in _CALL_ID.findall(newest_row):
+            if called in self._loops:
+                return self._loops[called]
+        said, results = newest(shape, body)
+        *_, asked = [None, *_ROUNDS.finditer(said)]
+        if asked is None or OWN_COMPACTION.search(said):
+            return ToolLoop(0, 0, results)
+        at_once = 2 if asked[2] else 1
+        return ToolLoop(int(asked[1]) * at_once, at_once, results)
 
     def _problems_messages(self, body: dict[str, Any]) -> list[str]:
         if self._is_strict:
