@@ -186,6 +186,7 @@ def test_requests_go_through_while_the_database_is_away(behind: tuple[Room, Gate
         assert "before it is away" in json.dumps(room.providers.asked[-1].rows[0])
     finally:
         way.open()
+    room.eventually_back()
     chat.ask("after it")
     room.eventually_stored(name, len(chat.rows))
 

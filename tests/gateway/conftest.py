@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 import pytest
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 PROVIDER_KEY = "sk-provider"
 
+OUTCOME: Final = "x-palimpsest-outcome"
+
 
 class Room(NamedTuple):
     """A running gateway, its database, its providers, and a tenant."""
@@ -53,6 +55,12 @@ class Room(NamedTuple):
         """Return the messages of a conversation once it has so many in force."""
         eventually(lambda: len(self.stored(conversation)) == count, 20)
         return self.stored(conversation)
+
+    def eventually_back(self) -> None:
+        """Return once the gateway knows that the database is back."""
+        body = {"model": "m", "messages": [{"role": "user", "content": "?"}]}
+        with self.gateway.client(self.tenant.key) as client:
+            eventually(lambda: client.post("/v1/messages", json=body).headers[OUTCOME] == "unchanged")
 
     def query(self, statement: str, *values: object) -> list[dict[str, Any]]:
         """Ask the database as its owner."""

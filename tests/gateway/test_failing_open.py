@@ -12,7 +12,6 @@ from sqlalchemy import make_url
 from tests.conftest import make_tenant
 from tests.gateway.chatter import PATHS, Chatter
 from tests.gateway.conftest import room_on
-from tests.support.eventually import eventually
 from tests.support.servers.tcp_gate import gate
 
 if TYPE_CHECKING:
@@ -58,12 +57,7 @@ def test_requests_go_through_and_are_caught_up(gated: tuple[Room, Gate], how: st
         assert room.client.get("/healthz").status_code == 200
     finally:
         way.open()
-
-    def is_back() -> bool:
-        answer = room.client.post("/v1/messages", json={"model": "m", "messages": [{"role": "user", "content": "?"}]})
-        return answer.headers["x-palimpsest-outcome"] == "unchanged"
-
-    eventually(is_back)
+    room.eventually_back()
     for chat, name in zip(chats, names, strict=True):
         chat.ask(f"{how} after")
         assert (chat.outcome, chat.name) == ("unchanged", name)
