@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
+_EDITS: Final = "context_management"
 NO_LIMITS: Final = MediaLimits()
 
 
@@ -76,10 +77,50 @@ def shorten(history: ResentHistory, place: Recognized, limits: MediaLimits = NO_
         if room <= 0:
             return shorten(history, place._replace(head=None), limits)
         saved = room // CHARS_PER_TOKEN
-    shown = history.with_rows(rows)
+    shown = without_lost_thinking(history, rows).with_rows(rows)
     served = b"[" + b",".join([*history.lead, *rows]) + b"]" if place.rules else b"[]"
     version = 0 if head is None else head.version
     return CompactedRequest(shown, saved, version, check(served, place.rules, place.shown_rules).sha256)
+
+
+def without_lost_thinking(history: ResentHistory, rows: Sequence[bytes]) -> ResentHistory:
+    """Return a history that asks for no thinking if `rows` lack what was thought in the tool loop that they end with.
+
+    The Messages API takes such a loop only from a request that has thinking disabled.
+    """
+    thinking = history.fields.get("thinking")
+    if history.shape != "messages" or thinking is None or _has_loop_thinking(rows):
+        return history
+    asked = _value(thinking)
+    is_enabled = isinstance(asked, dict) and asked.get("type") == "enabled"
+    if not is_enabled or not _has_loop_thinking(history.rows):
+        return history
+    fields = {**history.fields, "thinking": msgspec.Raw(_encode({"type": "disabled"}))}
+    if _EDITS in fields:
+        edits = _value(fields[_EDITS])
+        fields[_EDITS] = msgspec.Raw(_encode(_without_thinking_edits(edits)))
+    return history._replace(fields=fields)
+
+
+def _has_loop_thinking(rows: Sequence[bytes]) -> bool:
+    """Return whether rows end within a tool loop, and anything that was thought in it is there."""
+    if not rows or b'"tool_result"' not in rows[-1]:
+        return False
+    for row in reversed(rows):
+        if b'thinking"' in row:
+            return True
+        if b'"tool_use"' not in row and b'"tool_result"' not in row:
+            break
+    return False
+
+
+def _without_thinking_edits(edits: Any) -> Any:
+    """Return the API's context edits without those that it takes only from requests that think."""
+    listed = edits.get("edits") if isinstance(edits, dict) else None
+    if not isinstance(listed, list):
+        return edits
+    kept = [each for each in listed if not (isinstance(each, dict) and "thinking" in str(each.get("type")))]
+    return {**edits, "edits": kept}
 
 
 def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:

@@ -107,7 +107,7 @@ def begun(room: Room, shape: str, session: str, rows: int = 24, size: int = 90) 
     return chat
 
 
-def ask(chat: Chatter, text: str, **fields: Any) -> tuple[httpx2.Response, list[Asked]]:
+def ask(chat: Chatter, text: Any, **fields: Any) -> tuple[httpx2.Response, list[Asked]]:
     """Ask something more; return the answer, and the requests that the provider got."""
     before = len(chat.room.providers.asked)
     name = "input" if chat.shape == "responses" else "messages"
@@ -137,6 +137,63 @@ def test_refusal_within_an_answer_is_answered_with_less(room: Room, shape: str, 
     assert answer.headers["x-palimpsest-outcome"] == "compacted"
     assert "one too many" in json.dumps(asked[1].rows[-1])
     eventually(lambda: heads(room, chat.name) == [1, 1])
+
+
+THOUGHT: Final = {"type": "thinking", "thinking": "Let me look.", "signature": "c2lnbmVk"}
+NOT_THOUGHT: Final = (
+    "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is "
+    "enabled, a final `assistant` message must start with a thinking block."
+)
+KEPT_EDIT: Final = {"type": "clear_tool_uses_20250919"}
+LOOP_FIELDS: Final = {
+    "thinking": {"type": "enabled", "budget_tokens": 1_024},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}, KEPT_EDIT]},
+}
+
+
+def refuses_lost_thinking(asked: Asked) -> Answer:
+    """Refuse what is too large, and a tool loop without its thinking unless the request has thinking disabled."""
+    if len(asked.raw) > LIMIT:
+        return whole(CLAUDE, 400)
+    loop = [row["content"] for row in asked.rows if row["role"] == "assistant"][-1]
+    is_loop = any(block["type"] == "tool_result" for block in asked.rows[-1]["content"])
+    if asked.body["thinking"]["type"] == "enabled" and is_loop and loop[0]["type"] != "thinking":
+        return whole({"type": "error", "error": {"type": "invalid_request_error", "message": NOT_THOUGHT}}, 400)
+    return Says(calls=(("toolu_more", "look", {}),)) if is_loop else Says("done")
+
+
+def test_tool_loop_goes_on_without_thinking_that_was_left_out(room: Room) -> None:
+    chat = begun(room, "messages", "a loop that thinks")
+    room.providers.model = refuses_lost_thinking
+    chat.rows += [
+        {"role": "user", "content": [{"type": "text", "text": "Look."}]},
+        {"role": "assistant", "content": [THOUGHT, {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}]},
+    ]
+    answer, asked = ask(chat, result_of("toolu_1", "the first result"), **LOOP_FIELDS)
+    assert answer.status_code == 200
+    assert [each.body["thinking"] for each in asked] == [LOOP_FIELDS["thinking"], {"type": "disabled"}]
+    assert asked[-1].body["context_management"] == {"edits": [KEPT_EDIT]}
+    assert "the first result" in json.dumps(asked[-1].rows[-1])
+    # The next round goes on from the smaller head, in one try.
+    eventually(lambda: heads(room, chat.name) == [1, 1])
+    chat.rows += [
+        {"role": "user", "content": result_of("toolu_1", "the first result")},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_more", "name": "look", "input": {}}]},
+    ]
+    answer, (sent,) = ask(chat, result_of("toolu_more", "the second result"), **LOOP_FIELDS)
+    assert (answer.status_code, sent.body["thinking"]) == (200, {"type": "disabled"})
+    # When the loop has ended the model thinks again.
+    chat.rows += [
+        {"role": "user", "content": result_of("toolu_more", "the second result")},
+        {"role": "assistant", "content": [{"type": "text", "text": "Stopped."}]},
+    ]
+    answer, (sent,) = ask(chat, [{"type": "text", "text": "Now think again."}], **LOOP_FIELDS)
+    assert answer.status_code == 200
+    assert {name: sent.body[name] for name in LOOP_FIELDS} == LOOP_FIELDS
+
+
+def result_of(called: str, text: str) -> list[dict[str, Any]]:
+    return [{"type": "tool_result", "tool_use_id": called, "content": text}]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
