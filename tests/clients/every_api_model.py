@@ -125,7 +125,7 @@ class EveryApiModel:
     def _problems_messages(self, body: dict[str, Any]) -> list[str]:
         ledger = messages_api.ThinkingLedger(body.get("system"), body.get("tools"))
         wrong = messages_api.problems(body["messages"], tools=body.get("tools") or [], ledger=ledger)
-        if body.get("thinking") and not _thinks_in_loop(body["messages"]):
+        if _is_thinking(body) and not _thinks_in_loop(body["messages"]):
             wrong.append("the loop's thinking is not there")
         return wrong
 
@@ -147,7 +147,7 @@ class EveryApiModel:
 
     def _messages(self, body: dict[str, Any], wanted: Sequence[Any]) -> dict[str, Any]:
         content: list[dict[str, Any]] = []
-        if body.get("thinking"):
+        if _is_thinking(body):
             ledger = messages_api.ThinkingLedger(body.get("system"), body.get("tools"))
             content.append({"type": "thinking", "thinking": "Hm.", "signature": ledger.sign(body["messages"])})
         for each in wanted:
@@ -259,6 +259,11 @@ def newest(shape: str, body: dict[str, Any]) -> tuple[str, int]:
             if len(parts) > answered or isinstance(content, str):
                 said, results = "\n".join(strings(content)), 0
     return said, results
+
+
+def _is_thinking(body: dict[str, Any]) -> bool:
+    """Return whether a request to the Messages API asks for thinking."""
+    return (body.get("thinking") or {}).get("type", "disabled") != "disabled"
 
 
 def _thinks_in_loop(messages: Sequence[dict[str, Any]]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic_ai import RunContext  # noqa: TC002 - Pydantic AI reads the annotations of a history processor
 from pydantic_ai.capabilities import AbstractCapability
@@ -18,6 +18,7 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
     SystemPromptPart,
+    ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.settings import ModelSettings
 
     from palimpsest_client.answers import Message, Shape
     from palimpsest_client.clients import AsyncClient
@@ -107,7 +109,8 @@ class PalimpsestHistory(AbstractCapability[Any]):
         self._results = _unanswered(served, new)
         # What is thought of it is signed for what is sent, which is what is stored.
         messages = _behind(prompt, [*served, *self._results, *map(_as_stored, new)])
-        return replace(request_context, messages=messages)
+        request = replace(request_context, messages=messages)
+        return _without_thinking(request) if shape == "messages" and _lacks_loop_thinking(messages) else request
 
     async def on_model_request_error(
         self,
@@ -198,6 +201,34 @@ def shape_of(model: Any) -> Shape:
         inner = inner.wrapped
     names = [base.__name__ for base in type(inner).__mro__]
     return next((shape for name, shape in _SHAPES.items() if name in names), "chat")
+
+
+def _lacks_loop_thinking(messages: Sequence[ModelMessage]) -> bool:
+    """Return whether messages end within a tool loop in which nothing is there of what was thought."""
+    if not any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+        return False
+    for message in reversed(messages):
+        if any(isinstance(part, ThinkingPart) for part in message.parts):
+            return False
+        if any(isinstance(part, UserPromptPart) for part in message.parts):
+            break
+    return True
+
+
+def _without_thinking(request: ModelRequestContext) -> ModelRequestContext:
+    """Return a request of the Messages API's with thinking disabled if it has a budget for it.
+
+    The API takes a loop without its thinking, which a change of what stands before it makes invalid, only so.
+    """
+    settings: dict[str, Any] = {**(request.model_settings or {})}
+    own = settings.get("anthropic_thinking") or {}
+    has_budget = own.get("type") == "enabled"
+    if not own and request.model_request_parameters.thinking:
+        has_budget = not request.model.profile.get("anthropic_supports_adaptive_thinking", False)
+    if not has_budget:
+        return request
+    settings["anthropic_thinking"] = {"type": "disabled"}
+    return replace(request, model_settings=cast("ModelSettings", settings))
 
 
 def _new_of(messages: Sequence[ModelMessage], identifier: str) -> list[ModelMessage]:
