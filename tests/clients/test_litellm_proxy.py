@@ -126,7 +126,9 @@ class ProxiedChatter(Chatter):
                 body["tools"] = [{"type": "function", **look}]
         answer = self.room.client.post(PATHS[self.shape], json=body, headers=self.headers)
         assert answer.status_code == 200, answer.text
-        says: Any = self.room.providers.model(self.room.providers.asked[number])
+        # LiteLLM lists the models when it has started.
+        asked = next(each for each in self.room.providers.asked[number:] if each.method == "POST")
+        says: Any = self.room.providers.model(asked)
         self.rows += self.answer(says)
         self.called = says.calls[-1][0] if says.calls else ""
 
