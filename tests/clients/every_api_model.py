@@ -263,7 +263,7 @@ def newest(shape: str, body: dict[str, Any]) -> tuple[str, int]:
 
 def _is_thinking(body: dict[str, Any]) -> bool:
     """Return whether a request to the Messages API asks for thinking."""
-    return (body.get("thinking") or {}).get("type", "disabled") != "disabled"
+    return bool(body.get("thinking")) and body["thinking"]["type"] != "disabled"
 
 
 def _thinks_in_loop(messages: Sequence[dict[str, Any]]) -> bool:
