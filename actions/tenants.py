@@ -11,6 +11,7 @@ from actions.types.core import TenantOut
 from actions.types.usage import UsageOut, usage_out
 from compaction.overrides import in_force, policy_warnings
 from runtime import ids
+from store.operations.statistics import unpriced_calls
 from store.tenants import budgets, tenants
 from store.tenants.budgets import Budget
 from store.tenants.limits import limits_of
@@ -67,9 +68,13 @@ def tenant_out(row: TenantSettings, defaults: Mapping[str, Any]) -> TenantOut:
 def usage(connection: Connection, tenant_id: UUID, settings: Settings, days: int) -> UsageOut:
     """Return what the tenant spends on models, today and on days before, and what it may."""
     own = limits_of(connection, tenant_id)
+    today = budgets.today(connection, tenant_id, Budget.of(settings))
+    listed = budgets.days(connection, tenant_id, days)
+    unpriced = unpriced_calls(connection, tenant_id, (today.day - listed[-1].day).days + 1) if listed else {}
     return usage_out(
-        budgets.today(connection, tenant_id, Budget.of(settings)),
-        budgets.days(connection, tenant_id, days),
+        today,
+        listed,
+        unpriced,
         rate_limit_key=(settings.rate_limit_key if own.rate_limit_key is None else own.rate_limit_key) or None,
         rate_limit_tenant=(settings.rate_limit_tenant if own.rate_limit_tenant is None else own.rate_limit_tenant)
         or None,

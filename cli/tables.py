@@ -73,3 +73,10 @@ def _print_records(table: Table, console: Console) -> None:
             value = cell if isinstance(cell, Text) else Text(str(cell))
             if value.plain:
                 console.print(Text.assemble((f"{name:<{max(map(len, names))}}  ", "dim"), value), soft_wrap=True)
+
+
+def money_of_calls(usd: str | None, calls: int, unpriced_calls: int) -> str:
+    """Return the USD of model calls, and how many of the calls have no known price."""
+    if not unpriced_calls:
+        return usd or ""
+    return f"{usd or 'unknown'} (no price for {unpriced_calls:,} of {calls:,} calls)"

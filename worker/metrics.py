@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
 
 from compaction.steps.runs import RunReason, RunState, StepState
-from store.operations.statistics import tokens_saved
+from store.operations.statistics import tokens_cut
 from worker.summarizers.list_prices import listed_name
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class WorkerMetrics:
         if step.state == StepState.COMMITTED:
             self._add("compaction_tokens_before", step.name, amount=step.tokens_before)
             self._add("compaction_tokens_after", step.name, amount=step.tokens_after)
-            self._add("compaction_tokens_saved", step.name, amount=tokens_saved(step))
+            self._add("compaction_tokens_saved", step.name, amount=tokens_cut(step))
             self._add("tool_results_cut", amount=step.results_cut or 0)
         if step.model_calls or step.model_input_tokens or step.model_output_tokens:
             model = self.model(step.model)

@@ -18,7 +18,7 @@ from actions.monitoring.pools import Pools
 from actions.monitoring.shared_metrics import registry_of_all
 from compaction.steps.runs import RunReason, StepState
 from store.conversations.overflows import Outcome as Overflow
-from store.operations.statistics import tokens_saved
+from store.operations.statistics import tokens_cut
 from store.recall.requests import Kind as RecallKind
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Metrics:
         if run.step is not None and run.step.state == StepState.COMMITTED:
             self._steps["before"].labels(run.step.name).inc(run.step.tokens_before)
             self._steps["after"].labels(run.step.name).inc(run.step.tokens_after)
-            self._steps["saved"].labels(run.step.name).inc(tokens_saved(run.step))
+            self._steps["saved"].labels(run.step.name).inc(tokens_cut(run.step))
 
     def recalled(self, kind: RecallKind, outcome: RecallOutcome) -> None:
         """Count a recall."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import json
+
 from compaction.claims.citations import named
 from runtime import ids
 
@@ -67,6 +69,11 @@ def axis_money(amount: float) -> str:
     """Return dollars for a scale: to the cent, unless it is finer."""
     text = f"${amount:,.4f}"
     return text.removesuffix("00")
+
+
+def setting(value: Any) -> str:
+    """Return the value of a policy key as a request has it: JSON, a text without its quotes."""
+    return value if isinstance(value, str) else json.encode(value).decode()
 
 
 def duration(seconds: float | None) -> str:
@@ -156,6 +163,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "percent": percent,
     "money": money,
     "axis_money": axis_money,
+    "setting": setting,
     "duration": duration,
     "moment": moment,
     "iso": iso,

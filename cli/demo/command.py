@@ -20,7 +20,7 @@ from cli.demo.recollection import recollect
 from cli.demo.report import SUMMARY_STEP, Event, Report, Survival, events_of, survival
 from cli.demo.scenario import Scenario, job_search
 from cli.demo.view import DemoView, Progress, print_report
-from cli.installation.accounting import Ledger, tokens_of, usage_of
+from cli.installation.accounting import MODEL, Ledger, tokens_of, usage_of
 from cli.local.own_service import UnavailableError, service_at
 from compaction.policy import FIELDS, Policy, merge
 from compaction.shapes.codecs import decode
@@ -94,6 +94,7 @@ class Player:
         """Play every turn and return the report."""
         started = time.monotonic()
         conversation = self._client.create_conversation(
+            model=MODEL,
             system=self._scenario.system,
             tools=self._scenario.tools,
             policy={"recall_handles": True},

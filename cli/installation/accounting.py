@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from compaction.shapes.inner import Shape
 
+MODEL: Final = "claude-sonnet-4-5"
+"""The model whose list prices these are: the service reckons by the same."""
 USD_PER_MILLION_INPUT: Final = Decimal(3)
-"""Dollars for a million uncached input tokens: list price of a Sonnet-class model."""
+"""Dollars for a million uncached input tokens."""
 CACHE_READ_FACTOR: Final = Decimal("0.1")
 CACHE_WRITE_FACTOR: Final = Decimal("1.25")
 """Prices of cached input against uncached (API documentation, prompt caching, five-minute cache)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import date
 from decimal import Decimal
-from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.exceptions import RedisError
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from cli.client.client import ServiceClient
 from cli.output import failed, print_json
-from cli.tables import PlainTable, columns, print_table
+from cli.tables import PlainTable, columns, money_of_calls, print_table
 from runtime.broker import QUEUES, QueueDepths
 from store.conversations import usages
 from store.conversations.usages import SavedDay
@@ -35,7 +34,10 @@ if TYPE_CHECKING:
     from store.operations.processes import Backlog
 
 _GONE: Final = "gone"
-_NO_CALLS: Final = SavedDay(date.min, 0, 0, 0, 0, 0, Decimal(0), Decimal(0), Decimal(0))
+PRICES_HINT: Final = (
+    "name the conversation's `model`, or set a price by the policy key `model_prices` or PALIMPSEST_SUMMARIZER_PRICES"
+)
+_NO_CALLS: Final = SavedDay(date.min, 0, 0, 0, 0, 0, 0, 0, None, None, None)
 
 
 class Statistics(NamedTuple):
@@ -86,15 +88,16 @@ def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
     today, limits = usage["today"], usage["today"]["limits"]
     of = {name: "" if limits[name] is None else f" of {limits[name]}" for name in limits}
     console.print(
-        f"Today: {today['spent']['tokens']:,} tokens{of['tokens']} and {today['spent']['cost_usd']} USD{of['cost_usd']}"
-        f" for summaries; {today['waiting_summaries']:,} wait for another day's budget",
+        f"Today: {today['spent']['tokens']:,} tokens{of['tokens']} and {_spent(today)} USD{of['cost_usd']} for "
+        f"summaries; {today['waiting_summaries']:,} wait for another day's budget",
         markup=False,
     )
     counts = ("calls", "read", "written", "USD")
     table = columns(("day", *counts), numbers=counts, title="Models, by day (UTC)")
     for day in usage["days"]:
         numbers = (day["model_calls"], day["input_tokens"], day["output_tokens"])
-        table.add_row(day["day"], *(f"{number:,}" for number in numbers), day["cost_usd"])
+        money = money_of_calls(day["cost_usd"], day["model_calls"], day["unpriced_calls"])
+        table.add_row(day["day"], *(f"{number:,}" for number in numbers), money)
     print_table(table, console)
     states = ", ".join(f"{name} {state}" for name, state in parts.items())
     console.print(f"Service: {states}", markup=False, soft_wrap=True)
@@ -124,7 +127,7 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
                 earlier = by_day.get(day.day)
                 by_day[day.day] = day if earlier is None else _plus(earlier, day)
             for saved in usages.saved_daily(connection, owner.id, days):
-                calls = SavedDay(saved.day, *map(add, calls[1:], saved[1:]))
+                calls = calls.plus(saved)
             asked = requests.figures(connection, owner.id, days)
             recalls.update(asked.totals._asdict())
             for each in asked.regrets:
@@ -155,10 +158,10 @@ def _document(figures: Statistics, alive_seconds: float) -> dict[str, Any]:
     return {
         "tenants": figures.tenants,
         **figures.sizes._asdict(),
-        "tokens_saved": sum(day.tokens_saved for day in figures.days),
+        "tokens_cut": sum(day.tokens_cut for day in figures.days),
         "tokens_saved_per_call": figures.sizes.tokens_stored - figures.sizes.tokens_served,
         "runs": [{"state": state, "reason": reason, "runs": count} for (state, reason), count in _most(figures.runs)],
-        "days": [day._asdict() | {"cost_usd": f"{day.cost_usd:.6f}"} for day in figures.days],
+        "days": [day._asdict() | {"cost_usd": _usd(day.known_cost_usd)} for day in figures.days],
         "calls": {
             name: f"{value:.6f}" if isinstance(value, Decimal) else value
             for name, value in figures.calls._asdict().items()
@@ -174,14 +177,34 @@ def _document(figures: Statistics, alive_seconds: float) -> dict[str, Any]:
     }
 
 
+def _spent(today: Mapping[str, Any]) -> str:
+    usd: str | None = today["spent"]["cost_usd"]
+    return usd or f"an unknown number of (no price for {today['unpriced_calls']:,} calls)"
+
+
 def _most(runs: Mapping[tuple[str, str | None], int]) -> list[tuple[tuple[str, str | None], int]]:
     return sorted(runs.items(), key=lambda each: (-each[1], each[0][0], each[0][1] or ""))
 
 
+def _usd(amount: Decimal | None) -> str | None:
+    return None if amount is None else f"{amount:.6f}"
+
+
 def _saved(calls: SavedDay) -> str:
-    money = f"{calls.saved_usd:.6f} USD of {calls.calls:,} calls with a usage"
-    cache = f"{calls.cached_tokens:,} of {calls.expected_tokens:,} expected tokens came from caches"
-    return f"{money}, {calls.saved_uncached_usd:.6f} without a cache; {cache}"
+    """Return what the calls with a usage were saved, in tokens and in money as far as prices are known."""
+    tokens = f"{calls.saved_tokens:,} tokens of {calls.calls:,} calls with a usage"
+    if calls.saved_usd is not None:
+        tokens += f", {calls.saved_usd:.6f} USD ({calls.saved_uncached_usd:.6f} without a cache)"
+    if calls.unpriced_calls:
+        tokens += f"; no price for {calls.unpriced_calls:,} of {calls.calls:,} calls: {PRICES_HINT}"
+    return tokens
+
+
+def _caches(calls: SavedDay) -> str:
+    missed = (
+        f"; {calls.missed_tokens:,} of {calls.expected_tokens:,} expected ones missed" if calls.expected_tokens else ""
+    )
+    return f"{calls.cached_tokens:,} of {calls.input_tokens:,} tokens of input{missed}"
 
 
 def _asked_back(figures: Statistics) -> str:
@@ -202,7 +225,8 @@ def _print(figures: Statistics, alive_seconds: float, console: Console) -> None:
         ("messages", f"{sizes.messages:,}"),
         ("tokens stored", f"{sizes.tokens_stored:,}"),
         ("tokens served", f"{sizes.tokens_served:,}, {saved:,} less{share}"),
-        ("saved of calls", _saved(figures.calls)),
+        ("saved", _saved(figures.calls)),
+        ("from caches", _caches(figures.calls)),
         ("asked back", _asked_back(figures)),
         ("checks due", f"{backlog.due_checks:,}{oldest}"),
         ("runs", f"{backlog.queued_runs:,} queued, {backlog.running_runs:,} running, {backlog.dead_runs:,} dead"),
@@ -214,16 +238,18 @@ def _print(figures: Statistics, alive_seconds: float, console: Console) -> None:
     runs = columns(("state", "reason", "runs"), numbers=("runs",), title="Runs")
     for (state, reason), count in _most(figures.runs):
         runs.add_row(state, reason or "", f"{count:,}")
-    counts = ("runs", "saved", "model calls", "read", "written", "USD")
+    counts = ("runs", "cut", "model calls", "read", "written", "USD")
     days = columns(("day", *counts), numbers=counts, title="Days (UTC)")
     for day in figures.days:
         if any(day[1:]):
-            days.add_row(str(day.day), *(f"{number:,}" for number in day[1:-1]), f"{day.cost_usd:.6f}")
+            numbers = (day.runs, day.tokens_cut, day.model_calls, day.model_input_tokens, day.model_output_tokens)
+            money = money_of_calls(_usd(day.known_cost_usd), day.model_calls, day.unpriced_calls)
+            days.add_row(str(day.day), *(f"{number:,}" for number in numbers), money)
     names = ("kind", "queues", "host", "pid", "version", "busy", "slots", "seen")
-    seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title="Processes")
+    seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title="Workers and sweepers")
     for each in figures.processes:
         last = f"{each.seen_seconds:.0f} s ago" if each.seen_seconds <= alive_seconds else _GONE
-        numbers = (f"{each.busy:,}", f"{each.slots:,}", last)
-        seen.add_row(each.kind, ", ".join(each.queues), each.host, str(each.pid), each.version, *numbers)
+        counted = (f"{each.busy:,}", f"{each.slots:,}", last)
+        seen.add_row(each.kind, ", ".join(each.queues), each.host, str(each.pid), each.version, *counted)
     for table in (runs, days, seen):
         print_table(table, console)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from cli.tables import columns, print_table
+from cli.tables import columns, money_of_calls, print_table
 from runtime import ids
 from runtime.settings import read_rate_limit
 from store.engine import owner_engine
@@ -84,7 +84,8 @@ def _document(settings: Settings, tenant: str, own: TenantLimits, today: Today) 
         "today": {
             "day": today.day,
             "tokens": today.spent.tokens,
-            "cost_usd": today.spent.cost_usd,
+            "cost_usd": today.known_cost_usd,
+            "unpriced_calls": today.unpriced_calls,
             "waiting_summaries": today.waiting,
             "resets_at": today.resets_at,
         },
@@ -93,7 +94,9 @@ def _document(settings: Settings, tenant: str, own: TenantLimits, today: Today) 
 
 def _table(settings: Settings, own: TenantLimits, today: Today) -> Table:
     table = columns(("limit", "in force", "set for", "spent today"), numbers=("in force", "spent today"))
-    spent = {"daily_model_tokens": f"{today.spent.tokens:,}", "daily_model_cost_usd": f"{today.spent.cost_usd:.6f}"}
+    usd = today.known_cost_usd
+    money = money_of_calls(None if usd is None else f"{usd:.6f}", today.calls, today.unpriced_calls)
+    spent = {"daily_model_tokens": f"{today.spent.tokens:,}", "daily_model_cost_usd": money}
     for name in Changes._fields:
         whose = "the installation" if getattr(own, name) is None else "this tenant"
         table.add_row(name, str(_in_force(settings, own, name) or NONE), whose, spent.get(name, ""))

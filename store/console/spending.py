@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, text
 
-from store.operations.statistics import STEPS, TOKENS_SAVED
+from store.operations.statistics import STEPS, TOKENS_CUT, UNPRICED_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ SHOWN_AT_MOST: Final = 10
 
 
 class ModelDay(NamedTuple):
-    """What a model was asked on a day (UTC); `unpriced` are steps of it whose price was not known."""
+    """What a model was asked on a day (UTC); `unpriced` are its calls whose price was not known."""
 
     day: date
     model: str
@@ -60,14 +60,14 @@ _BY_MODEL: Final = text(f"""
     select (s.created_at at time zone 'utc')::date as day, coalesce(s.model, 'other') as model,
            sum(s.model_calls)::bigint, coalesce(sum(s.model_input_tokens), 0)::bigint,
            coalesce(sum(s.model_output_tokens), 0)::bigint, coalesce(sum(s.cost_usd), 0),
-           count(*) filter (where s.cost_usd is null)
+           {UNPRICED_CALLS}
     {STEPS} and {_ASKED} group by 1, 2
 """)
 _BY_STEP: Final = text(f"""
     select s.name, count(*) filter (where s.state = 'committed') as times,
-           count(*) filter (where s.state = 'failed') as failed, sum({TOKENS_SAVED})::bigint as tokens_saved,
-           coalesce(sum(s.cost_usd), 0) as cost_usd
-    {STEPS} and (s.state <> 'skipped' or {_ASKED}) group by s.name order by tokens_saved desc, s.name
+           count(*) filter (where s.state = 'failed') as failed, sum({TOKENS_CUT})::bigint as tokens_cut,
+           sum(s.cost_usd) as cost_usd, sum(s.model_calls)::bigint as model_calls, {UNPRICED_CALLS} as unpriced_calls
+    {STEPS} and (s.state <> 'skipped' or {_ASKED}) group by s.name order by tokens_cut desc, s.name
 """)
 _COSTLIEST: Final = text(f"""
     select r.id, r.conversation_id, c.external_id, r.state, r.reason, r.trigger, r.snapshot_version, r.tokens_before,
@@ -85,11 +85,13 @@ _COSTLIEST: Final = text(f"""
     order by spent.cost_usd desc nulls last, spent.model_input_tokens + spent.model_output_tokens desc, r.id desc
 """)  # noqa: S608 - constants
 _MOST_SAVED: Final = text(f"""
-    select c.id, c.external_id, c.model, saved.runs, saved.tokens_saved, saved.cost_usd
-    from (select r.conversation_id, count(distinct r.id) filter (where {TOKENS_SAVED} > 0) as runs,
-                 sum({TOKENS_SAVED})::bigint as tokens_saved, coalesce(sum(s.cost_usd), 0) as cost_usd
-          {STEPS} group by r.conversation_id having sum({TOKENS_SAVED}) > 0
-          order by tokens_saved desc, r.conversation_id limit :limit) as saved
+    select c.id, c.external_id, c.model, saved.runs, saved.tokens_cut, saved.cost_usd, saved.model_calls,
+           saved.unpriced_calls
+    from (select r.conversation_id, count(distinct r.id) filter (where {TOKENS_CUT} > 0) as runs,
+                 sum({TOKENS_CUT})::bigint as tokens_cut, sum(s.cost_usd) as cost_usd,
+                 sum(s.model_calls)::bigint as model_calls, {UNPRICED_CALLS} as unpriced_calls
+          {STEPS} group by r.conversation_id having sum({TOKENS_CUT}) > 0
+          order by tokens_cut desc, r.conversation_id limit :limit) as saved
         join conversations as c on c.id = saved.conversation_id
-    order by saved.tokens_saved desc, c.id
+    order by saved.tokens_cut desc, c.id
 """)  # noqa: S608 - constants

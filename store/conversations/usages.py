@@ -6,6 +6,7 @@ Rows are written in batches off the request path; what is lost of them loses no 
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -18,9 +19,8 @@ from store.operations.statistics import FIRST_DAY
 from store.tables import conversations, turn_usages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import date
-    from decimal import Decimal
 
     from store.tables import AnyRow
 
@@ -152,23 +152,64 @@ def expire(connection: Connection, seconds: float, limit: int) -> int:
 
 
 class SavedDay(NamedTuple):
-    """What calls of a day (UTC) took in, and what compaction saved of that, with the cache as it was and without."""
+    """What calls of a day (UTC) took in, and what compaction saved of that, with the cache as it was and without.
+
+    USD are those of the calls whose price is known; None where that is no call.
+    """
 
     day: date
     calls: int
+    unpriced_calls: int
+    """Calls whose model is not named or has no known price."""
     input_tokens: int
     expected_tokens: int
     """That a cache should have had, of calls whose usage says what it had."""
+    missed_tokens: int
+    """Those of them that it did not have."""
     cached_tokens: int
     saved_tokens: int
-    cost_usd: Decimal
-    saved_usd: Decimal
-    saved_uncached_usd: Decimal
+    cost_usd: Decimal | None
+    saved_usd: Decimal | None
+    saved_uncached_usd: Decimal | None
+
+    def plus(self, other: SavedDay) -> SavedDay:
+        """Return the sum of two days, or of a day of two tenants."""
+        return SavedDay(
+            day=self.day,
+            calls=self.calls + other.calls,
+            unpriced_calls=self.unpriced_calls + other.unpriced_calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            expected_tokens=self.expected_tokens + other.expected_tokens,
+            missed_tokens=self.missed_tokens + other.missed_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            saved_tokens=self.saved_tokens + other.saved_tokens,
+            cost_usd=known_sum([self.cost_usd, other.cost_usd]),
+            saved_usd=known_sum([self.saved_usd, other.saved_usd]),
+            saved_uncached_usd=known_sum([self.saved_uncached_usd, other.saved_uncached_usd]),
+        )
+
+
+class UnpricedModel(NamedTuple):
+    """A model without a known price, None where the conversation names none, and its calls."""
+
+    model: str | None
+    calls: int
+
+
+def known_sum(amounts: Iterable[Decimal | None]) -> Decimal | None:
+    """Return the sum of the amounts that are known; None if none is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known, Decimal(0)) if known else None
 
 
 def saved_daily(connection: Connection, tenant_id: UUID, days: int) -> list[SavedDay]:
     """Return the days of the last `days` with calls whose usage is known, the newest first."""
     return [SavedDay(*row) for row in connection.execute(_DAILY, {"tenant": tenant_id, "days": days})]
+
+
+def unpriced_models(connection: Connection, tenant_id: UUID, days: int) -> list[UnpricedModel]:
+    """Return the models of the last `days` days whose calls have no known price, those with most calls first."""
+    return [UnpricedModel(*row) for row in connection.execute(_UNPRICED, {"tenant": tenant_id, "days": days})]
 
 
 def saved_most(connection: Connection, tenant_id: UUID, days: int, limit: int) -> Sequence[AnyRow]:
@@ -210,13 +251,21 @@ _TO_RECKON: Final = text(f"""
     order by u.conversation_id, u.seq
 """)  # noqa: S608 - constants
 """What is looked up of each is so only of those that are reckoned now: most of what has come may be for later."""
-_SUMS: Final = """
-    count(*) as calls, sum(u.input_tokens)::bigint as input_tokens,
+_IS_UNPRICED: Final = "u.reckoned_at is not null and u.cost_usd is null"
+_SUMS: Final = f"""
+    count(*) as calls, count(*) filter (where {_IS_UNPRICED}) as unpriced_calls,
+    sum(u.input_tokens)::bigint as input_tokens,
     coalesce(sum(u.expected_tokens) filter (where u.cached_tokens is not null), 0)::bigint as expected_tokens,
+    coalesce(sum(greatest(0, u.expected_tokens - u.cached_tokens)), 0)::bigint as missed_tokens,
     coalesce(sum(u.cached_tokens), 0)::bigint as cached_tokens,
-    coalesce(sum(u.saved_tokens), 0)::bigint as saved_tokens, coalesce(sum(u.cost_usd), 0) as cost_usd,
-    coalesce(sum(u.saved_usd), 0) as saved_usd, coalesce(sum(u.saved_uncached_usd), 0) as saved_uncached_usd
+    coalesce(sum(u.saved_tokens), 0)::bigint as saved_tokens, sum(u.cost_usd) as cost_usd,
+    sum(u.saved_usd) as saved_usd, sum(u.saved_uncached_usd) as saved_uncached_usd
 """
+_UNPRICED: Final = text(f"""
+    select c.model, count(*) as calls from turn_usages as u join conversations as c on c.id = u.conversation_id
+    where u.tenant_id = :tenant and u.answered_at >= {FIRST_DAY} and {_IS_UNPRICED}
+    group by 1 order by 2 desc, 1 nulls first limit 10
+""")  # noqa: S608 - constants
 _DAILY: Final = text(f"""
     select (u.answered_at at time zone 'utc')::date as day, {_SUMS}
     from turn_usages as u where u.tenant_id = :tenant and u.answered_at >= {FIRST_DAY} group by 1 order by 1 desc

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from store.runs.runs import StepRecord
     from store.tables import AnyRow
 
-TOKENS_SAVED: Final = "case when s.state = 'committed' then greatest(0, s.tokens_before - s.tokens_after) else 0 end"
-"""What a step `s` took off a context, whatever became of its run; see `tokens_saved`."""
+TOKENS_CUT: Final = "case when s.state = 'committed' then greatest(0, s.tokens_before - s.tokens_after) else 0 end"
+"""What a step `s` took off a context, whatever became of its run; see `tokens_cut`."""
+UNPRICED_CALLS: Final = "coalesce(sum(s.model_calls) filter (where s.cost_usd is null), 0)::bigint"
+"""Calls of steps `s` whose price is not known."""
 TOKENS_STORED: Final = "coalesce(sum(m.tokens) filter (where m.superseded_at is null), 0)"
 """What messages `m` hold: originals in force, as they were measured when they came."""
 FIRST_DAY: Final = "(date_trunc('day', now() at time zone 'utc') - make_interval(days => :days - 1)) at time zone 'utc'"
@@ -34,6 +36,10 @@ STEPS: Final = f"""
 """Steps `s` of a tenant's runs `r` that were recorded in these days: runs are found by (tenant_id, id), their steps by
 (run_id, step_no)."""
 
+_UNPRICED: Final = text(f"""
+    select (s.created_at at time zone 'utc')::date as day, {UNPRICED_CALLS} as unpriced
+    {STEPS} and s.model_calls > 0 and s.cost_usd is null group by 1
+""")
 _SIZES: Final = text(f"""
     select count(*) as conversations, coalesce(sum(stored.messages), 0)::bigint as messages,
            coalesce(sum(stored.tokens), 0)::bigint as tokens_stored,
@@ -60,11 +66,13 @@ _DAYS: Final = text(f"""
             and r.finished_at is not null
         group by 1
     ), saved as (
-        select (s.created_at at time zone 'utc')::date as day, sum({TOKENS_SAVED}) as tokens {STEPS} group by 1
+        select (s.created_at at time zone 'utc')::date as day, sum({TOKENS_CUT}) as tokens, {UNPRICED_CALLS} as unpriced
+        {STEPS} group by 1
     )
-    select d.day, coalesce(o.runs, 0)::bigint as runs, coalesce(v.tokens, 0)::bigint as tokens_saved,
+    select d.day, coalesce(o.runs, 0)::bigint as runs, coalesce(v.tokens, 0)::bigint as tokens_cut,
            coalesce(u.model_calls, 0)::bigint as model_calls, coalesce(u.input_tokens, 0)::bigint as model_input_tokens,
-           coalesce(u.output_tokens, 0)::bigint as model_output_tokens, coalesce(u.cost_usd, 0) as cost_usd
+           coalesce(u.output_tokens, 0)::bigint as model_output_tokens, coalesce(u.cost_usd, 0) as cost_usd,
+           coalesce(v.unpriced, 0)::bigint as unpriced_calls
     from day as d
         left join done as o on o.day = d.day
         left join saved as v on v.day = d.day
@@ -88,15 +96,28 @@ class Day(NamedTuple):
 
     day: date
     runs: int
-    tokens_saved: int
+    tokens_cut: int
     model_calls: int
     model_input_tokens: int
     model_output_tokens: int
     cost_usd: Decimal
+    """Of the calls whose price is known."""
+    unpriced_calls: int = 0
+
+    @property
+    def known_cost_usd(self) -> Decimal | None:
+        """USD; None if there are calls and none of them has a known price."""
+        return None if 0 < self.model_calls <= self.unpriced_calls else self.cost_usd
 
 
-def tokens_saved(step: StepRecord | AnyRow) -> int:
-    """Return what a step took off the context: TOKENS_SAVED, of a step that is at hand."""
+def unpriced_calls(connection: Connection, tenant_id: UUID, days: int) -> dict[date, int]:
+    """Return how many model calls of the last `days` days have no known price, for each day with any."""
+    rows = connection.execute(_UNPRICED, {"tenant": tenant_id, "days": days})
+    return {row.day: row.unpriced for row in rows if row.unpriced}
+
+
+def tokens_cut(step: StepRecord | AnyRow) -> int:
+    """Return what a step took off the context: TOKENS_CUT, of a step that is at hand."""
     return max(0, step.tokens_before - step.tokens_after) if step.state == StepState.COMMITTED else 0
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Connection, func, literal_column, select, text, union_all, update
 
 from compaction.steps.runs import RunState
+from store.operations.statistics import unpriced_calls
 from store.tables import OPEN, model_batches, model_usage, runs, waiting_summaries
 from store.tenants.limits import limits_of
 
@@ -73,10 +74,18 @@ class Today(NamedTuple):
     day: date
     budget: Budget
     spent: Amount
+    """Its USD are those of the calls whose price is known."""
     reserved: Amount
     waiting: int
     """Summaries that wait for another day."""
     resets_at: datetime
+    calls: int
+    unpriced_calls: int
+
+    @property
+    def known_cost_usd(self) -> Decimal | None:
+        """USD spent; None if there are calls and none of them has a known price."""
+        return None if 0 < self.calls <= self.unpriced_calls else self.spent.cost_usd
 
 
 def budget_of(connection: Connection, tenant_id: UUID, default: Budget) -> Budget:
@@ -138,6 +147,7 @@ def today(connection: Connection, tenant_id: UUID, default: Budget) -> Today:
     waiting = connection.scalar(
         select(func.count()).select_from(waiting_summaries).where(_w.tenant_id == tenant_id, _w.done_at.is_(None))
     )
+    calls = connection.scalar(select(_u.model_calls).where(_u.tenant_id == tenant_id, _u.day == _TODAY))
     return Today(
         day=times.day,
         budget=budget_of(connection, tenant_id, default),
@@ -145,6 +155,8 @@ def today(connection: Connection, tenant_id: UUID, default: Budget) -> Today:
         reserved=_total(connection, _reserved_by_runs(tenant_id), _reserved_by_batches(tenant_id)),
         waiting=waiting or 0,
         resets_at=times.resets_at,
+        calls=calls or 0,
+        unpriced_calls=unpriced_calls(connection, tenant_id, 1).get(times.day, 0),
     )
 
 

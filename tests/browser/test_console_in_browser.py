@@ -109,7 +109,7 @@ def test_the_plot_is_read_by_pointer_and_by_keyboard(visit: Visit, played: Playe
     page = visit(played.page, admin_key)
     plot, told = page.locator("[data-plot] svg"), page.locator(".readout")
     plot.hover(position={"x": 500, "y": 120})
-    expect(told).to_contain_text(re.compile(r"Message \d+: held [\d,]+, seen [\d,]+"))
+    expect(told).to_contain_text(re.compile(r"Message \d+: stored [\d,]+, context [\d,]+"))
     page.mouse.move(0, 0)
     expect(told).to_have_text(re.compile(r"^\s*$"))
     plot.focus()
@@ -136,12 +136,12 @@ def test_every_message_says_what_became_of_it_and_opens_beside_its_view(
     peek = page.locator("#peek")
     page.locator(".begins a").nth(2).click()
     expect(peek.get_by_role("region", name="Original")).to_be_visible()
-    expect(peek.get_by_role("region", name="What the model sees")).to_contain_text("summary that stands for it")
+    expect(peek.get_by_role("region", name="In the context")).to_contain_text("summary that stands for it")
     expect(peek).to_be_focused()
     page.keyboard.press("Escape")
     expect(peek).to_be_hidden()
     expect(page.locator(".begins a").nth(2)).to_be_focused()
-    page.get_by_role("link", name="What the model sees").click()
+    page.get_by_role("link", name="The context", exact=True).click()
     expect(page.locator("tbody")).to_contain_text("messages not shown")
     expect(page.locator("tbody tr").first).to_contain_text("+ summary")
 
@@ -221,10 +221,10 @@ def test_a_key_that_may_only_look_has_no_button_that_acts(visit: Visit, service:
 
 def test_the_overview_has_every_figure(visit: Visit, played: Played, admin_key: str) -> None:
     page = visit("/console", admin_key)
-    for name in ("Tokens saved", "Spent on models", "Conversations", "Waiting", "Dead runs", "Installation"):
+    for name in ("Tokens cut", "Spent on models", "Conversations", "Waiting", "Dead runs", "Installation"):
         expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
     page.get_by_role("link", name="30 days").click()
-    expect(page.get_by_role("img", name="Tokens saved by day")).to_be_visible()
+    expect(page.get_by_role("img", name="Tokens cut by day")).to_be_visible()
     page.get_by_text("As a table").click()
     expect(page.locator("details tbody tr")).to_have_count(30)
 

@@ -155,7 +155,7 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
     assert document["tokens_stored"] - document["tokens_served"] == document["tokens_saved_per_call"] > 0
     mine = as_json(chat, "stats", "--tenant", "acme")
     theirs = as_json(chat, "stats", "--tenant", "rival")
-    sums = ("conversations", "messages", "tokens_stored", "tokens_served", "tokens_saved", "tokens_saved_per_call")
+    sums = ("conversations", "messages", "tokens_stored", "tokens_served", "tokens_cut", "tokens_saved_per_call")
     for name in sums:
         assert document[name] == mine[name] + theirs[name]
     stored = chat.query("select sum(tokens) as tokens from messages where superseded_at is null")
@@ -168,7 +168,7 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
     assert today["day"] > yesterday["day"]
     assert (today["model_calls"], today["model_input_tokens"], today["model_output_tokens"]) == (2, 2_000, 100)
     assert today["runs"] == sum(each["runs"] for each in mine["runs"] + theirs["runs"])
-    assert not any(yesterday[name] for name in ("runs", "model_calls", "tokens_saved"))
+    assert not any(yesterday[name] for name in ("runs", "model_calls", "tokens_cut"))
     assert len(mine["days"]) == 30
     assert document["queues"] == {"checks": 0, "summaries": 0}
     assert document["recalls"] == {"recalls": 3, "found": 2, "missed": 1, "regret": {"summary": 2}}

@@ -69,9 +69,9 @@ def test_what_a_conversation_was_set_up_with(service: Service, client: httpx2.Cl
     assert '"n": 4711' in text
     for hostile in ("<script>alert", "<img src=x", "onerror=alert(1)>", "</textarea>{{"):
         assert hostile not in page
-    assert re.search(r"compaction threshold tokens 2000 this conversation", text)
-    assert re.search(r"protected tail messages 8 tenant", text)
-    assert re.search(r"model context tokens \d+ (model's window|default)", text)
+    assert re.search(r"compaction_threshold_tokens 2000 this conversation", text)
+    assert re.search(r"protected_tail_messages 8 tenant", text)
+    assert re.search(r"model_context_tokens \d+ (model's window|default)", text)
     in_force = service.client.get(path).json()["policy"]
     assert len(re.findall(r"<tr><th scope=\"row\">", page.partition("All ")[2])) == len(in_force)
     assert f'href="{page_of(path)}/setup" aria-current="page"' in page

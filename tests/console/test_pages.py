@@ -205,7 +205,7 @@ def test_the_list_finds_and_sorts(service: Service, client: httpx2.Client) -> No
     assert names(q=small.rpartition("/")[2]) == ["Listed_a%b small"]
     assert names(q="listed_a%b", page=2) == []
     page = show(client, "/console/conversations", q="listed_a%b", sort="tokens")
-    assert [tuple(found) for found in _BAR.findall(page)] == [("10,000", "80,000"), ("101", "80,000")]
+    assert [tuple(found) for found in _BAR.findall(page)] == [("10,000", "40,000"), ("101", "40,000")]
     run = service.client.post(f"{large}/compactions", json={"strategy": "trim"}).json()["run_id"]
     answer = client.get("/console/conversations", params={"q": run})
     assert answer.headers["location"] == f"/console/runs/{run}"
@@ -307,7 +307,7 @@ def test_a_result_over_the_cap_is_truncated_in_the_view_alone(service: Service, 
     assert "label-truncated" in show(client, f"{page}/context")
     shown = show(client, f"{page}/messages/2")
     assert "label-truncated" in shown
-    original, _, view = text_of(shown).partition("What the model sees")
+    original, _, view = text_of(shown).partition("In the context")
     assert "ends" in original
     assert "ends" not in view
     assert "more characters of this result are stored but not shown" in view

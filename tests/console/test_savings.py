@@ -83,4 +83,25 @@ def test_usages_of_turns_come_to_the_page_and_the_command(service: Service, caps
     assert calls["saved_tokens"] == 0
     assert float(calls["cost_usd"]) > 0
     assert run_stats(service.settings, "acme", 7, as_json=False) == 0
-    assert "USD of 5 calls with a usage" in " ".join(capsys.readouterr().out.split())
+    assert "0 tokens of 5 calls with a usage, 0.000000 USD" in " ".join(capsys.readouterr().out.split())
+
+
+def test_unknown_price_is_said_with_the_way_to_set_one(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    path = service.conversation(model="model-nobody-lists")
+    service.client.post(f"{path}/turns", json={"messages": [{"role": "user", "content": "Go."}]})
+    turn(service, path, {"input_tokens": 3_000, "output_tokens": 10})
+    eventually(lambda: rows_of(service, conversation_at(path)))
+    database = Database(service.settings, "test")
+    Reckoning(service.settings, database).reckon()
+    database.close()
+    with signed_in(service) as client:
+        page = text_of(client.get("/console/spending", params={"days": 7}).text)
+    said = re.search(
+        r"No price for (\d+) of (\d+) calls?, so that money leaves them out: model-nobody-lists \(1\)", page
+    )
+    assert said, page
+    assert "model_prices" in page
+    assert run_stats(service.settings, "acme", 7, as_json=False) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"no price for {said[1]} of {said[2]} call" in printed
+    assert "name the conversation's `model`" in printed

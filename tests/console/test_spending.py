@@ -79,7 +79,7 @@ def test_it_agrees_with_the_api_and_the_command(
     assert f"Spent on models ${total:.4f} in 90 days, 6 calls" in text_of(page)
     assert run_stats(service.settings, "acme", 90, as_json=True) == 0
     for day in json.loads(capsys.readouterr().out)["days"]:
-        assert names[day["day"]][4:] == [f"{day['runs']:,}", f"{day['tokens_saved']:,}"]
+        assert names[day["day"]][4:] == [f"{day['runs']:,}", f"{day['tokens_cut']:,}"]
         assert names[day["day"]][1] == f"{day['model_input_tokens']:,}"
 
 
@@ -156,7 +156,7 @@ def test_what_no_step_tells_of_is_other() -> None:
         (HAIKU, 2, 250, Decimal(2), "model-1"),
         (OTHER, 1, 50, Decimal(1), OTHER),
     ]
-    assert found.cost_of_saved_million is None
+    assert found.cost_of_cut_million is None
     assert [[part.name for part in bar.parts] for bar in found.money.bars] == [[], [HAIKU, OTHER]]
 
 

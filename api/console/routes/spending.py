@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from actions.services import Services
     from runtime.settings import Settings
-    from store.conversations.usages import SavedDay
+    from store.conversations.usages import SavedDay, UnpricedModel
     from store.tables import AnyRow
 
 _Days = Annotated[Literal["7", "30", "90"], QueryParameter()]
@@ -39,6 +39,7 @@ class _SpendingPage(NamedTuple):
     runs: Sequence[AnyRow]
     calls: Sequence[SavedDay]
     saved_money: Sequence[AnyRow]
+    unpriced: Sequence[UnpricedModel]
 
 
 @get("/spending", include_in_schema=False, guards=[may(READ)])
@@ -64,4 +65,5 @@ def _load(connection: Connection, tenant_id: UUID, days: int, settings: Settings
         spending.costliest_runs(connection, tenant_id, days),
         usages.saved_daily(connection, tenant_id, days),
         usages.saved_most(connection, tenant_id, days, spending.SHOWN_AT_MOST),
+        usages.unpriced_models(connection, tenant_id, days),
     )

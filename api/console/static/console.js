@@ -142,7 +142,7 @@ function readable(figure) {
       dot.setAttribute("cx", point.x);
       dot.setAttribute("cy", y(tokens));
     }
-    const text = `Message ${number.format(point.seq)}: held ${number.format(point.held)}, seen ${number.format(point.shown)}`;
+    const text = `Message ${number.format(point.seq)}: stored ${number.format(point.held)}, context ${number.format(point.shown)}`;
     readout.textContent = text;
   }
 

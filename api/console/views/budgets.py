@@ -19,18 +19,21 @@ class Line(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """A context's tokens against the next threshold; shares are of `limit`, 1 = full."""
+    """A context's tokens against the next threshold above them; shares are of `limit`, 1 = full."""
 
     tokens: int
     limit: int
     label: str
     share: float
     marks: Sequence[Line]
+    """The thresholds below the next one: those that the context has passed."""
+    is_over: bool
+    """Whether the context is over the summary's threshold or over the total budget."""
 
     @property
     def level(self) -> str:
         """How it stands: `calm`, `near` (from 85 %) or `over`."""
-        return "over" if self.share > 1 else "near" if self.share >= _NEAR else "calm"
+        return "over" if self.is_over else "near" if self.share >= _NEAR else "calm"
 
 
 _NEAR = 0.85
@@ -48,7 +51,9 @@ def lines(policy: Policy) -> list[Line]:
 
 
 def fill(tokens: int, policy: Policy) -> Fill:
-    """Return how full a context is: against the summary's threshold, or the total budget where that is lower."""
-    limit = min(policy.compaction_threshold_tokens, policy.total_token_budget)
-    label = "summary due" if limit == policy.compaction_threshold_tokens else "total budget"
-    return Fill(tokens, limit, label, tokens / limit, [line for line in lines(policy) if line.tokens < limit])
+    """Return how full a context is against the next threshold, or against the highest if it is over all of them."""
+    thresholds = lines(policy)
+    following = next((line for line in thresholds if tokens <= line.tokens), thresholds[-1])
+    passed = [line for line in thresholds if line.tokens < following.tokens]
+    is_over = tokens > min(policy.compaction_threshold_tokens, policy.total_token_budget)
+    return Fill(tokens, following.tokens, following.label, tokens / following.tokens, passed, is_over)

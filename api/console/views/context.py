@@ -1,4 +1,4 @@
-"""The context as it is now: which messages the model sees, and what replaces those that it does not."""
+"""The context as it is now: which messages it has, and what stands in the place of the others."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def read_head(row: AnyRow | None, chain: Sequence[AnyRow]) -> Head:
 def entries(head: Head, next_seq: int, superseded: Collection[int], show: Show) -> list[Entry]:
     """Return the lines of the whole list, oldest first.
 
-    `context` shows what the model sees, with one line for each range that it does not; `all` shows every message.
+    `context` shows the context, with one line for each range that is not in it; `all` shows every message.
     """
     covered = _each_covered(head, superseded) if show == "all" else _covered(head)
     tail = [

@@ -44,10 +44,13 @@ class Figures(NamedTuple):
     reasons: Sequence[AnyRow]
     days: Sequence[Day]
     """The newest first."""
-    tokens_saved: int
+    tokens_cut: int
     model_input_tokens: int
     model_output_tokens: int
     cost_usd: Decimal
+    """Of the calls whose price is known."""
+    model_calls: int
+    unpriced_calls: int
     saved: Bars
     """Tokens, by day, the oldest first."""
 
@@ -69,9 +72,11 @@ def figures(overview: Overview) -> Figures:
         outcomes,
         overview.reasons,
         days,
-        tokens_saved=sum(day.tokens_saved for day in days),
+        tokens_cut=sum(day.tokens_cut for day in days),
         model_input_tokens=sum(day.model_input_tokens for day in days),
         model_output_tokens=sum(day.model_output_tokens for day in days),
         cost_usd=sum((day.cost_usd for day in days), Decimal(0)),
-        saved=stacked([(day.day, [("saved", day.tokens_saved)]) for day in reversed(days)]),
+        model_calls=sum(day.model_calls for day in days),
+        unpriced_calls=sum(day.unpriced_calls for day in days),
+        saved=stacked([(day.day, [("saved", day.tokens_cut)]) for day in reversed(days)]),
     )

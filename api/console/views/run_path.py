@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from actions.types.runs import claim_counts
 from compaction.steps.runs import ACTIVE, RunState, StepState
-from store.operations.statistics import tokens_saved
+from store.operations.statistics import tokens_cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Path(NamedTuple):
     model_calls: int
     model_input_tokens: int
     model_output_tokens: int
-    tokens_saved: int
+    tokens_cut: int
     failure: Failure | None
     claims: ClaimCounts | None
     """How the lines of its summary came to their sources."""
@@ -103,7 +103,7 @@ def run_path(run: AnyRow, steps: Sequence[AnyRow], now: datetime) -> Path:
         sum(step.model_calls for step in steps),
         sum(step.model_input_tokens or 0 for step in steps),
         sum(step.model_output_tokens or 0 for step in steps),
-        sum(map(tokens_saved, steps)),
+        sum(map(tokens_cut, steps)),
         _failure(run, steps),
         claim_counts(steps),
     )

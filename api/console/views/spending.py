@@ -33,7 +33,7 @@ class Model(NamedTuple):
     input_tokens: int
     output_tokens: int
     cost_usd: Decimal
-    is_priced: bool
+    unpriced_calls: int
     share: float
 
 
@@ -45,7 +45,9 @@ class Spent(NamedTuple):
     input_tokens: int
     output_tokens: int
     cost_usd: Decimal
-    tokens_saved: int
+    """Of the calls whose price is known."""
+    unpriced_calls: int
+    tokens_cut: int
     runs: int
     models: Sequence[Model]
     money: Bars
@@ -58,9 +60,9 @@ class Spent(NamedTuple):
         return {model.name: model.kind for model in self.models}
 
     @property
-    def cost_of_saved_million(self) -> Decimal | None:
-        """USD for a million tokens taken off contexts; None where none were."""
-        return self.cost_usd * MICRO / self.tokens_saved if self.tokens_saved else None
+    def cost_of_cut_million(self) -> Decimal | None:
+        """USD for a million tokens cut; None if none were, or if the price of a call is not known."""
+        return self.cost_usd * MICRO / self.tokens_cut if self.tokens_cut and not self.unpriced_calls else None
 
 
 class _Amount(NamedTuple):
@@ -92,8 +94,10 @@ def spent(days: Sequence[Day], by_model: Sequence[ModelDay], budget: Budget) -> 
     for amounts in by_day.values():
         for name, amount in amounts.items():
             totals[name] = totals.get(name, _Amount()).plus(amount)
-    unpriced = Counter({row.model: row.unpriced for row in by_model})
-    models = _models(totals, {name for name, count in unpriced.items() if count})
+    unpriced: Counter[str] = Counter()
+    for row in by_model:
+        unpriced[row.model] += row.unpriced
+    models = _models(totals, unpriced)
     kinds = {model.name: model.kind for model in models}
     oldest_first = [day.day for day in reversed(days)]
     return Spent(
@@ -102,7 +106,8 @@ def spent(days: Sequence[Day], by_model: Sequence[ModelDay], budget: Budget) -> 
         input_tokens=sum(day.model_input_tokens for day in days),
         output_tokens=sum(day.model_output_tokens for day in days),
         cost_usd=sum((day.cost_usd for day in days), Decimal(0)),
-        tokens_saved=sum(day.tokens_saved for day in days),
+        unpriced_calls=sum(day.unpriced_calls for day in days),
+        tokens_cut=sum(day.tokens_cut for day in days),
         runs=sum(day.runs for day in days),
         models=models,
         money=stacked(
@@ -141,7 +146,7 @@ def _add_rest(amounts: dict[str, _Amount], day: Day) -> None:
         amounts[OTHER] = amounts.get(OTHER, _Amount()).plus(rest)
 
 
-def _models(totals: Mapping[str, _Amount], unpriced: set[str]) -> list[Model]:
+def _models(totals: Mapping[str, _Amount], unpriced: Mapping[str, int]) -> list[Model]:
     """Return the models, the dearest first; `OTHER` is the last."""
     cost = sum((amount.cost_usd for amount in totals.values()), Decimal(0))
     tokens = sum(_tokens(amount) for amount in totals.values())
@@ -154,7 +159,7 @@ def _models(totals: Mapping[str, _Amount], unpriced: set[str]) -> list[Model]:
             input_tokens=totals[name].input_tokens,
             output_tokens=totals[name].output_tokens,
             cost_usd=totals[name].cost_usd,
-            is_priced=name not in unpriced,
+            unpriced_calls=unpriced.get(name, 0),
             share=float(totals[name].cost_usd / cost) if cost else _tokens(totals[name]) / max(1, tokens),
         )
         for number, name in enumerate(order)

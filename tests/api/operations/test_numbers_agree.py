@@ -143,9 +143,9 @@ def test_what_was_saved_is_one_number(service: Service, busy: Busy, capsys: pyte
         spending = console.get("/console/spending", params={"days": DAYS}).text
     saved = {
         "sql": in_sql,
-        "command": told["tokens_saved"],
-        "command, by day": sum(day["tokens_saved"] for day in told["days"]),
-        "overview, by day": sum(whole(row[2]) for row in cells(overview, "Tokens saved, by day")),
+        "command": told["tokens_cut"],
+        "command, by day": sum(day["tokens_cut"] for day in told["days"]),
+        "overview, by day": sum(whole(row[2]) for row in cells(overview, "Tokens cut, by day")),
         "spending, by day": sum(whole(row[6]) for row in cells(spending, 'id="by-day"')),
         "spending, by step": sum(whole(row[3]) for row in cells(spending, 'id="by-step"')),
         "metrics": busy.saved_by_metrics,

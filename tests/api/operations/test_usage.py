@@ -47,7 +47,8 @@ def test_a_budget_from_the_first_token_to_the_last(service: Service, capsys: pyt
     assert usage["today"] == {
         "day": today.isoformat(),
         "limits": {"tokens": LIMIT, "cost_usd": "2.500000"},
-        "spent": {"tokens": 1_050, "cost_usd": "0.000000"},
+        "spent": {"tokens": 1_050, "cost_usd": None},
+        "unpriced_calls": 1,
         "reserved": {"tokens": 0, "cost_usd": "0.000000"},
         "is_spent": True,
         "waiting_summaries": 1,
@@ -58,9 +59,10 @@ def test_a_budget_from_the_first_token_to_the_last(service: Service, capsys: pyt
         {
             "day": today.isoformat(),
             "model_calls": 1,
+            "unpriced_calls": 1,
             "input_tokens": 1_000,
             "output_tokens": 50,
-            "cost_usd": "0.000000",
+            "cost_usd": None,
         }
     ]
     done, waits = (

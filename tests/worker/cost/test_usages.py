@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
@@ -11,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from store.conversations import usages
-from store.conversations.usages import UsageRecord
+from store.conversations.usages import SavedDay, UsageRecord
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import answer, request, rounds
@@ -105,6 +106,43 @@ def test_what_a_snapshot_stands_for_is_saved_in_every_call_after_it(chat: Chat) 
         assert {row.id for row in usages.saved_most(connection, chat.tenant_id, 2, 10)} <= {conversation}
     statement = "select sum(saved_tokens)::integer from compaction_savings where conversation_id = %s"
     assert audited(chat, statement, conversation) == [(2 * freed,)]
+
+
+def test_call_without_a_price_is_unknown_and_not_free(chat: Chat) -> None:
+    priced, unpriced, unnamed = begin(chat), begin(chat, "model-of-their-own"), begin(chat, None)
+
+    def day() -> SavedDay:
+        Reckoning(chat.settings, chat.database).reckon()
+        with chat.database.transaction(chat.tenant_id) as connection:
+            return usages.saved_daily(connection, chat.tenant_id, 2)[0]
+
+    keep(
+        chat,
+        *(call(chat, unpriced, seq, seq, input_tokens=1_000) for seq in (0, 2)),
+        call(chat, unnamed, 0, 0, input_tokens=1_000),
+    )
+    none = day()
+    assert (none.calls, none.unpriced_calls) == (3, 3)
+    assert none[8:] == none.plus(none)[8:] == (None, None, None)
+    keep(chat, call(chat, priced, 0, 0, input_tokens=10_000))
+    some = day()
+    assert (some.calls, some.unpriced_calls) == (4, 3)
+    assert some.cost_usd == some.plus(none).cost_usd == none.plus(some).cost_usd == Decimal("0.05")
+    with chat.database.transaction(chat.tenant_id) as connection:
+        assert usages.unpriced_models(connection, chat.tenant_id, 2) == [("model-of-their-own", 2), (None, 1)]
+
+
+def test_more_than_was_expected_of_a_cache_is_not_over_all_of_it(chat: Chat) -> None:
+    conversation = begin(chat)
+    keep(
+        chat,
+        call(chat, conversation, 0, 0, input_tokens=10_000, cached_tokens=5_000, written_tokens=5_000),
+        call(chat, conversation, 2, 60, input_tokens=12_000, cached_tokens=9_000, written_tokens=2_000),
+    )
+    reckoned(chat, conversation)
+    with chat.database.transaction(chat.tenant_id) as connection:
+        (day,) = usages.saved_daily(connection, chat.tenant_id, 2)[:1]
+    assert (day.expected_tokens, day.missed_tokens, day.cached_tokens) == (10_000, 1_000, 14_000)
 
 
 def test_nothing_said_of_a_cache_is_not_a_cache_that_had_nothing(chat: Chat) -> None:
