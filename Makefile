@@ -71,7 +71,7 @@ check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependenci
 	$(BIN)/mypy clients/python/palimpsest_client clients/python/generate_answers.py
 	$(BIN)/mypy docs bench .ci/audit.py .ci/sbom.py
 	$(BIN)/lint-imports
-	$(BIN)/squawk migrations/sql/*.sql
+	$(BIN)/squawk migrations/sql/*.sql migrations/sql/*/*.sql
 	$(BIN)/python -m pip check
 	$(BIN)/python .ci/audit.py || { [ $$? -eq 3 ] && [ "$$AUDIT_REQUIRED" != 1 ]; }
 
@@ -85,12 +85,11 @@ format: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## Rewrite what is generated: pages of docs/, migrations/schema.sql, types of the Python client
+docs: $(STAMP) ## Rewrite what is generated: pages of docs/, types of the Python client
 	@for page in requirements settings metrics reference-http reference-presets reference-refusals reference-shapes reference-cli; do \
 	    $(BIN)/python docs/$$(echo $$page | tr - _).py >docs/$$page.md.new && mv docs/$$page.md.new docs/$$page.md || exit 1; \
 	done
 	@$(BIN)/python docs/gateway_clients.py >docs/gateway.md.new && mv docs/gateway.md.new docs/gateway.md
-	@$(BIN)/python docs/schema.py >migrations/schema.sql.new && mv migrations/schema.sql.new migrations/schema.sql
 	@PYTHONPATH=. $(BIN)/python clients/python/generate_answers.py >clients/python/palimpsest_client/answers.py.new \
 	    && mv clients/python/palimpsest_client/answers.py.new clients/python/palimpsest_client/answers.py
 

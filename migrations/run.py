@@ -15,8 +15,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from migrations.revisions import FIRST
-from migrations.scripts import is_half_done
+from migrations.revisions import is_unreleased
 from store.engine import owner_engine
 
 if TYPE_CHECKING:
@@ -36,6 +35,13 @@ SCRIPTS: Path = Path(__file__).parent
 class UnreleasedSchemaError(CommandError):
     """A database has a schema of before the first release."""
 
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"this database has the schema {revision} of before the first release, and no revision leads on from "
+            "there; migrate a new, empty database, and take the conversations along with `palimpsest export` of the "
+            "code that this one was made with and `palimpsest import` of this code"
+        )
+
 
 class NewerSchemaError(CommandError):
     """A database has a schema that this release does not know, of a newer one."""
@@ -49,7 +55,6 @@ def configuration(connection: Connection | None = None) -> Config:
     """Return Alembic's configuration for a connection; without one, to read the revisions."""
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS))
-    config.set_main_option("recursive_version_locations", "true")
     config.attributes["connection"] = connection
     return config
 
@@ -62,7 +67,7 @@ class AppliedRevision(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """Where the schema was before and is now (None = there was none), and the revisions between, the oldest first."""
+    """The revisions before and after (None = no schema), and the steps between them, the oldest first."""
 
     before: str | None
     after: str | None
@@ -70,21 +75,16 @@ class Upgrade(NamedTuple):
 
 
 def upgrade(database_url: str, revision: str = NEWEST, *, attempts: int = ATTEMPTS) -> Upgrade:
-    """Migrate the database upwards, as the login of its URL. Safe to run from several processes at once.
+    """Migrate the database to `revision`, as the login of its URL. Several processes may do so at once.
 
-    A lock that cannot be had, because the tables are in use, is asked for again, up to `attempts` times in all: every
-    revision begins anew, from where the last one that is done left off. Raises OperationalError after that, and
-    UnreleasedSchemaError for a database that no revision leads on from, NewerSchemaError for one of a newer release.
+    If tables are in use and cannot be locked, the revision under way is tried again, `attempts` times in all; then
+    OperationalError is raised. Raises UnreleasedSchemaError for a schema of before the first release, and
+    NewerSchemaError for one of a newer release.
     """
     scripts = ScriptDirectory.from_config(configuration())
     with _connected(database_url) as connection:
         before = current_revision(connection)
-    if before is not None and before < FIRST:
-        raise UnreleasedSchemaError(
-            f"this database has the schema {before} of before the first release, and no revision leads on from there; "
-            "migrate a new, empty database, and take the conversations along with `palimpsest export` of the code that "
-            "this one was made with and `palimpsest import` of this code"
-        )
+    refuse_unreleased(before)
     if before is not None and before not in {script.revision for script in scripts.walk_revisions()}:
         raise NewerSchemaError(before, scripts.get_current_head())
     for attempt in stamina.retry_context(
@@ -102,27 +102,17 @@ def _is_in_use(error: Exception) -> bool:
     return isinstance(error, DBAPIError) and isinstance(error.orig, LockNotAvailable | DeadlockDetected)
 
 
+def refuse_unreleased(revision: str | None) -> None:
+    """Raise UnreleasedSchemaError for a revision of before the first release."""
+    if revision is not None and is_unreleased(revision):
+        raise UnreleasedSchemaError(revision)
+
+
 def is_past(done: Upgrade, revision: str) -> bool:
-    """Tell whether a database that was to be brought up to `revision` is past it, so that nothing was done."""
+    """Return whether nothing was done because the database is past `revision` already."""
     scripts = ScriptDirectory.from_config(configuration())
     wanted = scripts.get_revision(revision)
     return not done.steps and wanted is not None and wanted.revision != done.after
-
-
-def downgrade(database_url: str, revision: str) -> Upgrade:
-    """Migrate the database downwards, and say what was taken back, the newest first. No service may be running.
-
-    Raises CommandError for a database on which an upgrade was broken off within a revision.
-    """
-    with _connected(database_url) as connection:
-        before = current_revision(connection)
-        if is_half_done(connection):
-            raise CommandError(f"the revision after {before} is half done: migrate to it first, and back from there")
-        scripts = ScriptDirectory.from_config(configuration(connection))
-        command.downgrade(configuration(connection), revision)
-        after = current_revision(connection)
-    passed = [] if after == before else list(scripts.iterate_revisions(before, after))
-    return Upgrade(before, after, [AppliedRevision(script.revision, script.doc) for script in passed])
 
 
 @contextmanager

@@ -160,7 +160,7 @@ _APPEND_AT: Final = _call("append_turn_at", **_TURN, entries=None, times=None)
 _APPEND_MEDIA: Final = _call("append_turn_with_media", **_TURN, entries=None, times=None, media=None)
 _BESIDE: Final = _call("read_beside_context", tenant=None, conversation=None)
 _READ: Final = _call(
-    "read_context_in_shape",
+    "read_context",
     tenant=None,
     conversation=None,
     etag=None,

@@ -454,7 +454,7 @@ snapshot_parts = Table(
     ForeignKeyConstraint(["run_id"], ["runs.id"]),
     Index("ix_snapshots_run_id", "run_id"),
 )
-"""What is stored of snapshots; only the database itself reads and writes it. See migrations/sql/0100_snapshots.sql."""
+"""What is stored of snapshots; only the database itself reads and writes it. See migrations/sql/views.sql."""
 
 snapshots = Table("snapshots", MetaData(), *_snapshot_columns(Column("messages", JSONText, nullable=False)))
 """The view that has every snapshot's messages as a whole, and takes them so."""

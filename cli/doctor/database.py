@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError, SQLAlchemyError
 
 from cli.doctor.findings import ok, problem, warning
 from cli.doctor.work import work_findings
-from migrations.revisions import FIRST, HEAD, is_enough
+from migrations.revisions import HEAD, is_enough, is_unreleased
 from migrations.run import current_revision
 from runtime.database_faults import DATABASE_FAULTS, database_fault, find_fault
 from store.engine import owner_engine, service_engine, transaction
@@ -170,7 +170,7 @@ def _schema(revision: str | None) -> Finding:
             "schema",
             f"the schema is at revision {revision}, and this code needs {HEAD}",
             why="calls will fail on what is not there yet",
-            mend="palimpsest migrate" if revision >= FIRST else "palimpsest migrate, on a new, empty database",
+            mend="palimpsest migrate, on a new, empty database" if is_unreleased(revision) else "palimpsest migrate",
         )
     if revision > HEAD:
         return warning(

@@ -19,12 +19,8 @@ def migrate(
         str | None,
         typer.Option(metavar="NAME", help="Also make this login for the services, or set its password."),
     ] = None,
-    back: Annotated[  # noqa: FBT002 - an option, always named
-        bool,
-        typer.Option("--back", help="Go back to an older revision, with the services stopped; what is newer goes."),
-    ] = False,
 ) -> None:
-    """Bring the database's schema up to date, and say what that was.
+    """Bring the database's schema up to date and print the revisions that were applied.
 
     With --service-login services get a login of their own, which may do nothing but act in their role; its password is
     PALIMPSEST_SERVICE_PASSWORD, or the file palimpsest_service_password in /run/secrets.
@@ -33,7 +29,7 @@ def migrate(
     """
     from cli.local.migrating import run_migrate  # noqa: PLC0415 - commands need not load what only others need
 
-    raise typer.Exit(run_migrate(read_settings(), revision, service_login, back=back))
+    raise typer.Exit(run_migrate(read_settings(), revision, service_login))
 
 
 @installation_commands.command(rich_help_panel=OPERATE)

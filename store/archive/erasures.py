@@ -1,6 +1,6 @@
 """Erasure: everything that was said in a conversation gone for good, and what is left to tell of it.
 
-The work is the database function erase_conversation's (migrations/sql/0100_erasure.sql), which nothing else can do.
+The database function erase_conversation (migrations/sql/functions/erasure.sql) does the work; nothing else can.
 """
 
 from __future__ import annotations

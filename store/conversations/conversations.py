@@ -50,7 +50,7 @@ _SUMMARY: Final = (
 
 
 class CheckState(NamedTuple):
-    """What a check knows of a conversation; see the database function due_states_with_media."""
+    """What a check knows of a conversation; see the database function due_states."""
 
     conversation_id: UUID
     tenant_id: UUID
@@ -93,7 +93,7 @@ class CheckState(NamedTuple):
 
 
 _CHECK_STATES: Final = text(
-    "select {} from due_states_with_media(:ids, :lock)".format(  # noqa: S608 - names of columns
+    "select {} from due_states(:ids, :lock)".format(  # noqa: S608 - names of columns
         ", ".join(f"{name}::text" if name.endswith("policy") else name for name in CheckState._fields)
     )
 )

@@ -1,4 +1,4 @@
-"""Removing what its time is over for, across tenants, in bounded batches; see migrations/sql/0100_housekeeping.sql."""
+"""Removal of expired rows across tenants, in bounded batches; see migrations/sql/functions/housekeeping.sql."""
 
 from __future__ import annotations
 

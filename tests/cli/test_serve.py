@@ -333,12 +333,12 @@ def test_a_store_of_the_environment_is_used_with_a_yes_and_a_newer_schema_is_an_
     environ = elsewhere(database_url, broker_url)
     agree_to_stores(environ, "serve", yes=True)
     with psycopg.connect(database_url) as connection:
-        connection.execute("update alembic_version set version_num = '9999'")
+        connection.execute("update alembic_version set version_num = '9999_later'")
     with typing(["serve", "--port", "0"], environ, "y\n") as process:
         output, errors = process.communicate(timeout=SECONDS)
     assert (process.returncode, output) == (1, "")
     *_, told = errors.splitlines()
-    assert re.fullmatch(r"(Go on\? \[y/N\]: )?palimpsest: the database cannot be prepared: .*'9999'.*", told)
+    assert re.fullmatch(r"(Go on\? \[y/N\]: )?palimpsest: the database cannot be prepared: .*'9999_later'.*", told)
 
 
 @pytest.mark.slow

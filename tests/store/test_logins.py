@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from typer.testing import CliRunner
 
 from cli.main import app
-from migrations.revisions import FIRST, HEAD
+from migrations.revisions import HEAD
 from tests.store.schema.next_release import NEXT, next_release
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def test_a_migration_says_what_it_did(empty_database_url: str, request: pytest.F
     done = migrate(empty_database_url)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0] == f"The schema was empty and is at {HEAD}:"
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [
-        f"{number:04}" for number in range(int(FIRST), int(HEAD) + 1)
-    ]
+    assert done.stdout.splitlines()[1:] == [f"  {HEAD}  The whole schema."]
     assert migrate(empty_database_url).stdout == f"The schema is at revision {HEAD}: nothing to do.\n"
     request.getfixturevalue("next_release")
     assert migrate(empty_database_url).stdout.startswith(

@@ -47,7 +47,6 @@ SERVICE, BACKGROUND, AUDITOR = "palimpsest_service", "palimpsest_background", "p
 TENANT_SETTING = "current_setting('app.tenant_id'"
 DEFINERS = {
     "due_states",
-    "due_states_with_media",
     "forget_media",
     "cold_snapshots",
     "watch_pauses",

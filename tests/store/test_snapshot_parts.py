@@ -47,7 +47,8 @@ READ: Final = "select version, messages::text from snapshots where conversation_
 STORED: Final = "select version, part, follows from snapshot_parts where conversation_id = %s order by version"
 CONTEXT: Final = """
 select head from read_context(%s, %s, p_etag => null, p_limits => row(%s, 128000, 4096)::context_limits, p_policy => '',
-    p_inline_tags => false, p_room => null, p_least_tokens => 25, p_read_bytes => 1000000, p_most_bytes => null)
+    p_inline_tags => false, p_room => null, p_least_tokens => 25, p_read_bytes => 1000000, p_most_bytes => null,
+    p_shape => 'messages')
 """
 
 

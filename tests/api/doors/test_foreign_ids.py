@@ -182,8 +182,8 @@ def test_a_context_is_one_statement_and_a_payload_two(doors: Doors) -> None:
     turn = {"messages": [{"role": "user", "content": "Where is it?"}]}
     assert doors.stranger.post(f"{path}/turns", json=turn).status_code == 201
     for method, body, functions in (
-        ("GET", None, ["read_context_in_shape"]),
-        ("POST", {"user_message": "And now?"}, ["read_beside_context", "read_context_in_shape"]),
+        ("GET", None, ["read_context"]),
+        ("POST", {"user_message": "And now?"}, ["read_beside_context", "read_context"]),
     ):
         doors.statements(method, f"{path}/context", body)
         asked = doors.statements(method, f"{path}/context", body)

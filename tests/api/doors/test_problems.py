@@ -429,7 +429,7 @@ def test_a_fault_of_ours_reveals_nothing(
         path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
         with psycopg.connect(settings.database_url.get_secret_value(), autocommit=True) as connection:
             for (function,) in connection.execute(
-                "select oid::regprocedure::text from pg_proc where proname in ('read_context_in_shape', 'append_turn')"
+                "select oid::regprocedure::text from pg_proc where proname in ('read_context', 'append_turn')"
             ).fetchall():
                 connection.execute(f"drop function {function}")
             connection.execute("alter table conversations rename column model to other")

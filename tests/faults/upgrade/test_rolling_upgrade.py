@@ -20,7 +20,7 @@ import pytest
 from migrations.run import upgrade
 from tests.conftest import create_database, drop_database
 from tests.faults.installation import CUT_BY_CHECKS, SETTLE_SECONDS, installed
-from tests.faults.upgrade.releases import after_this_one, before_this_one
+from tests.faults.upgrade.releases import after_this_one
 from tests.gateway.chatter import Chatter
 from tests.gateway.conftest import PROVIDER_KEY, Room
 from tests.support.eventually import eventually
@@ -45,10 +45,9 @@ TURNS: Final = 5
 """Of each conversation, in each constellation of releases at least."""
 
 
-@pytest.fixture(scope="module", params=[before_this_one, after_this_one])
-def releases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Releases:
-    made: Releases = request.param(tmp_path_factory.mktemp("releases") / "other")
-    return made
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Releases:
+    return after_this_one(tmp_path_factory.mktemp("releases"))
 
 
 @pytest.fixture(scope="module")

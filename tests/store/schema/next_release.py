@@ -1,8 +1,8 @@
 """The release after this one, as far as the database is concerned: this one's migrations, and a revision on top.
 
-The revision does what revisions do, by the rules of docs/operations.md: a column with a default and an index built
-concurrently on tables that every append writes, a table with row-level security, a function of the hot path replaced
-under its signature, and the way back. What runs with the migrations of this release is then the release before.
+Its revision adds a column with a default and an index, built concurrently, to tables that every append writes, and a
+table with row-level security; it replaces a function of the hot path under its signature, by running its file again.
+Processes with the migrations of this release are then of the release before.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import pytest
 import migrations
 from migrations import run as migrations_run
 from migrations.revisions import HEAD
-from migrations.scripts import function_in
 
-NEXT: Final = f"{int(HEAD) + 1:04}"
+NEXT: Final = "0002_appends"
 HERE: Final = Path(migrations.__file__).parent
 
 REVISION: Final = """
-from migrations.scripts import restore_function, run_concurrently, run_script
+from alembic import op
+
+from migrations.scripts import run_script
 
 revision = "{next}"
 down_revision = "{head}"
@@ -31,18 +32,12 @@ depends_on = None
 
 
 def upgrade():
-    run_concurrently("{next}_indexes.sql")
-    run_script("{next}_appends.sql")
-
-
-def downgrade():
-    restore_function("{next}_before.sql", "append_turn")
-    run_script("{next}_down.sql")
-"""
-INDEXES: Final = """
--- Outside a transaction, one statement at a time. One that was broken off before is there already and no good.
-drop index concurrently if exists ix_messages_tenant_id;
-create index concurrently ix_messages_tenant_id on messages (tenant_id) where superseded_at is null;
+    with op.get_context().autocommit_block():
+        # An attempt that was interrupted leaves an invalid index.
+        op.execute("drop index concurrently if exists ix_messages_tenant_id")
+        op.execute("create index concurrently ix_messages_tenant_id on messages (tenant_id)")
+    run_script("{next}.sql")
+    run_script("functions/append.sql")
 """
 UP: Final = """
 alter table conversations add column appends integer not null default 0;
@@ -56,13 +51,6 @@ create policy tenant on appends_seen
     using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
     with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
 grant select, insert on appends_seen to palimpsest_service;
-
-{append_turn}
-"""
-DOWN: Final = """
-drop index ix_messages_tenant_id;
-drop table appends_seen;
-alter table conversations drop column appends;
 """
 IN_FORCE: Final = "set next_seq = c.next_seq + v_count,"
 REPLACED: Final = f"{IN_FORCE}\n        appends = c.appends + 1,"
@@ -75,20 +63,11 @@ def write_next_release(folder: Path, *, extra: str = "") -> Path:
     """
     package = folder / "migrations"
     shutil.copytree(HERE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    schema = (package / "schema.sql").read_text()
-    # An older signature of the same name stands before it.
-    append_turn = function_in(schema[schema.rindex("create function", 0, schema.index(IN_FORCE)) :], "append_turn")
-    assert append_turn.count(IN_FORCE) == 1
-    replaced = append_turn.replace(IN_FORCE, REPLACED).replace("create function", "create or replace function", 1)
-    files = {
-        f"versions/{NEXT}_appends.py": REVISION.format(next=NEXT, head=HEAD),
-        f"sql/{NEXT}_indexes.sql": INDEXES,
-        f"sql/{NEXT}_appends.sql": UP.format(append_turn=replaced) + extra,
-        f"sql/{NEXT}_before.sql": append_turn,
-        f"sql/{NEXT}_down.sql": DOWN,
-    }
-    for name, text in files.items():
-        (package / name).write_text(text)
+    appends = package / "sql" / "functions" / "append.sql"
+    assert appends.read_text().count(IN_FORCE) == 1
+    appends.write_text(appends.read_text().replace(IN_FORCE, REPLACED))
+    (package / "versions" / f"{NEXT}.py").write_text(REVISION.format(next=NEXT, head=HEAD))
+    (package / "sql" / f"{NEXT}.sql").write_text(UP + extra)
     revisions = package / "revisions.py"
     revisions.write_text(revisions.read_text().replace(f'HEAD: Final = "{HEAD}"', f'HEAD: Final = "{NEXT}"'))
     return package

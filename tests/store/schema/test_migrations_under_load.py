@@ -5,29 +5,25 @@ The release before is this one's code: the schema is that of the next, see tests
 
 from __future__ import annotations
 
-import re
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import asyncpg
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from psycopg import sql
 from pydantic import SecretStr
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import OperationalError
 
 from migrations import run as migrations_run
 from migrations.revisions import HEAD
-from migrations.run import downgrade, upgrade
+from migrations.run import UnreleasedSchemaError, upgrade
 from runtime.settings import Settings
 from store.conversations import conversations
 from store.engine import transaction
 from tests.conftest import make_tenant
 from tests.store.schema.next_release import NEXT, next_release, write_next_release
-from tests.store.schema.test_migrations import schema, unqualified
 from tests.support.eventually import eventually
 from tests.support.service.hot_calls import hot_calls
 from tests.support.service.in_process_worker import work
@@ -206,34 +202,6 @@ def test_what_this_release_calls_works_on_the_next_ones_schema(database_url: str
         assert checked.fetchone() == (None,)
 
 
-def test_a_revision_that_is_broken_off_outside_of_its_transaction_is_gone_on_with(
-    empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where its process is killed, or an index waits for a transaction that somebody else has open."""
-    url, whole, package = empty_database_url, migrations_run.SCRIPTS, write_next_release(tmp_path)
-    is_run = re.compile(r'run_concurrently\("(\w+\.sql)"\)')
-    scripts = {path.name[:4]: is_run.findall(path.read_text()) for path in whole.glob("versions/**/0*.py")}
-    outside = {number: package / "sql" / names[0] for number, names in sorted(scripts.items()) if names}
-    assert {"0101", "0114", "0121"} <= set(outside)
-    for number, script in outside.items():
-        told = script.read_text()
-        script.write_text(f"{told}\nselect 1 / 0;")
-        monkeypatch.setattr(migrations_run, "SCRIPTS", package)
-        with pytest.raises(DataError, match="division by zero"):
-            upgrade(url, number)
-        with pytest.raises(CommandError, match="half done"):
-            downgrade(url, "base")
-        broken_off = "update pg_index set indisvalid = false where indexrelid = any (%s::regclass[])"
-        with psycopg.connect(url) as connection:
-            connection.execute(broken_off, (re.findall(r"create index concurrently (\w+)", told),))
-        monkeypatch.setattr(migrations_run, "SCRIPTS", whole)
-        assert upgrade(url, number).after == number
-    upgrade(url)
-    assert unqualified(schema(url)) == unqualified((whole / "schema.sql").read_text())
-    with psycopg.connect(url) as connection:
-        assert connection.execute("select indexrelid::regclass from pg_index where not indisvalid").fetchall() == []
-
-
 def revisions() -> ScriptDirectory:
     return ScriptDirectory.from_config(migrations_run.configuration())
 
@@ -245,20 +213,15 @@ def test_the_code_knows_the_newest_revision() -> None:
 @pytest.mark.fault("F26")
 @pytest.mark.usefixtures("next_release")
 def test_no_revision_takes_anything_away(empty_database_url: str) -> None:
-    """Whatever services of the one before call is there, and they may; going back takes away what came."""
-    url = empty_database_url
+    """Functions and privileges that services of the release before use are there after each revision."""
     names = [each.revision for each in revisions().walk_revisions()][::-1]
     assert names[-2:] == [HEAD, NEXT]
-    seen = []
+    could: set[tuple[Any, ...]] = set()
     for name in names:
-        upgrade(url, name)
-        seen.append((granted(url), schema(url)))
-    for after, ((could, was), (can, has)) in zip(names[1:], pairwise(seen), strict=True):
-        assert could <= can, after
-        assert has != was, after
-    for before, (_, was) in list(zip(names, seen, strict=True))[-2::-1]:
-        downgrade(url, before)
-        assert schema(url) == was, before
+        upgrade(empty_database_url, name)
+        can = granted(empty_database_url)
+        assert could < can, name
+        could = can
 
 
 @pytest.mark.parametrize(
@@ -279,13 +242,13 @@ def test_a_revision_that_takes_something_away_is_noticed(
     assert not could <= granted(database_url)
 
 
-@pytest.mark.parametrize("old", ["0001", "0016"])
+@pytest.mark.parametrize("old", ["0001", "0016", "0132"])
 def test_a_schema_of_before_the_first_release_is_left_as_it_is(database_url: str, old: str) -> None:
     make_tenant(database_url, "acme")
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(sql.SQL("update alembic_version set version_num = {}").format(old))
         could = granted(database_url)
-        with pytest.raises(migrations_run.UnreleasedSchemaError, match=rf"schema {old} .*new, empty database.*export"):
+        with pytest.raises(UnreleasedSchemaError, match=rf"schema {old} .*new, empty database.*export"):
             upgrade(database_url)
         assert revision(database_url) == old
         assert granted(database_url) == could

@@ -1,4 +1,4 @@
-"""What came in another shape: kept in the message's own row, carried over from and to the table of before."""
+"""Messages of other shapes, stored as they were sent in their own rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 from psycopg.errors import RestrictViolation
-from sqlalchemy import text
-from sqlalchemy.exc import IntegrityError
 
 from compaction.shapes import codecs
-from migrations.run import downgrade, upgrade
 from store.conversations import messages
 from store.engine import transaction
 from store.hot_path import SentTurn
@@ -27,8 +24,6 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
     from tests.conftest import Tenant
     from tests.support.service.hot_calls import HotCalls
-
-AS_SENT: Final = "select seq, shape, sent::text as sent from sent_messages where conversation_id = %s order by seq"
 
 
 @pytest.fixture
@@ -76,48 +71,9 @@ def test_a_text_is_stored_once(calls: HotCalls, shape: Shape, sent: str, stored:
     assert originals(calls, conversation) == [(0, shape, sent)]
 
 
-def test_down_and_up_again_keeps_every_byte(calls: HotCalls, database_url: str) -> None:
-    conversation = three_shapes(calls)
-    downgrade(database_url, "0112")
-    whole = calls.owner(
-        "select sent::text as sent from messages where conversation_id = %s and sent is not null", conversation
-    )
-    assert {row["sent"] for row in whole} < {sent for _, _, sent in EVERY}
-    downgrade(database_url, "0107")
-    table = [tuple(row.values()) for row in calls.owner(AS_SENT, conversation)]
-    assert table == [row for row in EVERY if row[1]]
-    upgrade(database_url)
-    assert originals(calls, conversation) == EVERY
-    # The release before reads, copies and imports by the table's name.
-    assert [tuple(row.values()) for row in calls.owner(AS_SENT, conversation)] == table
-
-
-def test_the_release_before_adds_what_was_sent_to_a_message_that_it_writes(calls: HotCalls) -> None:
-    conversation, copy = three_shapes(calls), calls.conversation()
-    columns = "tenant_id, seq, role, content, tokens, view_tokens, bytes, is_request, has_thinking"
-    names = {"old": conversation, "new": copy}
-    with transaction(calls.engine, calls.tenant_id) as connection:
-        connection.execute(
-            text(
-                f"insert into messages (conversation_id, {columns})"  # noqa: S608 - constants
-                f" select :new, {columns} from messages where conversation_id = :old"
-            ),
-            names,
-        )
-        connection.execute(
-            text(
-                "insert into sent_messages (tenant_id, conversation_id, seq, shape, sent)"
-                " select tenant_id, :new, seq, shape, sent from sent_messages where conversation_id = :old"
-            ),
-            names,
-        )
-    assert originals(calls, copy) == EVERY
-
-
 def test_nothing_is_added_to_a_message_afterwards(calls: HotCalls) -> None:
     conversation = three_shapes(calls)
-    late = text("update messages set shape = 'chat', sent = '{}' where conversation_id = :id and seq = 2")
-    with pytest.raises(IntegrityError) as refused, transaction(calls.engine, calls.tenant_id) as connection:
-        connection.execute(late, {"id": conversation})
-    assert isinstance(refused.value.orig, RestrictViolation)
+    late = "update messages set shape = 'chat', sent = '{}' where conversation_id = %s and seq = 2 returning 1"
+    with pytest.raises(RestrictViolation):
+        calls.owner(late, conversation)
     assert originals(calls, conversation) == EVERY

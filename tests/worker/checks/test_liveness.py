@@ -194,7 +194,7 @@ class TestReadiness:
         assert ready(api)[2]["summaries"] == "missing"
 
     @pytest.mark.fault("F26")
-    @pytest.mark.parametrize(("revision", "status", "state"), [("0002", 503, "behind"), ("9999", 200, "ok")])
+    @pytest.mark.parametrize(("revision", "status", "state"), [("0002", 503, "behind"), ("9999_later", 200, "ok")])
     def test_a_schema_that_is_older_than_the_code_cannot_be_served_from(
         self, api: RunningApi, database_url: str, revision: str, status: int, state: str
     ) -> None:

@@ -80,7 +80,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.fault("F15")
 def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Product) -> None:
     secret = "the words of a user"
-    function = "function due_states_with_media(uuid[], boolean)"
+    function = "function due_states(uuid[], boolean)"
     lost = product.chat.begin(SMALL)
 
     def told(event: str) -> list[dict[str, Any]]:

@@ -1,1 +1,0 @@
-drop function read_beside_context(uuid, uuid);

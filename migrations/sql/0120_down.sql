@@ -1,1 +1,0 @@
-drop function stands_before(uuid, integer, integer);

@@ -1,0 +1,183 @@
+-- Fill in what a run does, for inserts that leave it out.
+create or replace function write_run_kind() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    new.kind := case
+        when new.trigger = 'context_block' then 'context_block'
+        when new.trigger = 'batch' then 'batch'
+        when new.base_version is not null then 'recovery'
+        when new.trigger = 'manual' then 'manual'
+        when new.trigger = 'check' then 'ladder'
+        else 'request'
+    end;
+    return new;
+end $$;
+create or replace trigger runs_kind before insert or update on runs for each row
+    when (new.kind is null) execute function write_run_kind();
+
+-- Forget the holder of a lease that was claimed or released without naming a process.
+create or replace function forget_holder() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
+begin
+    new.process_id := null;
+    return new;
+end $$;
+create or replace trigger runs_forget_holder before update of lease_token on runs for each row
+    when (old.process_id is not null and new.process_id is not distinct from old.process_id
+          and new.lease_token is distinct from old.lease_token)
+    execute function forget_holder();
+
+-- For the sweeper: runs nobody works on any more, and queued runs that nobody came for; tenants take turns. Of runs that wait
+-- for a model, only as many as the tenant may begin (p_per_tenant less those under way; 0 = all).
+create or replace function stranded_runs_by_turns(p_seconds double precision, p_limit integer, p_per_tenant integer)
+returns table (run_id uuid, tenant_id uuid, queue text, attempts integer, expired boolean)
+language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    with active as (
+        select r.id, r.tenant_id, r.queue, r.state, r.attempts, r.queued_at,
+               r.state = 'running' and r.lease_expires_at < now() as expired
+        from public.runs as r where r.state in ('queued', 'running')
+    ), under_way as (
+        select a.tenant_id, count(*) as runs from active as a
+        where a.state = 'running' and a.queue = 'summaries' and not a.expired group by a.tenant_id
+    ), left_alone as (
+        select a.*, row_number() over (partition by a.tenant_id, a.queue, a.state order by a.queued_at, a.id) as nth
+        from active as a
+        where a.expired or (a.state = 'queued' and a.queued_at < now() - make_interval(secs => p_seconds))
+    )
+    select l.id, l.tenant_id, l.queue, l.attempts, l.expired
+    from left_alone as l left join under_way as u on u.tenant_id = l.tenant_id
+    where p_per_tenant = 0 or l.expired or l.queue <> 'summaries' or l.nth <= p_per_tenant - coalesce(u.runs, 0)
+    order by l.nth, l.queued_at limit p_limit
+$$;
+
+-- Whether one more run may ask a model, by the number of those that do: p_per_tenant of its tenant, p_overall of all (0 = any
+-- number). Claims count one after the other, or two could both take the last place; the caller's transaction claims.
+create or replace function may_summarize(p_run uuid, p_per_tenant integer, p_overall integer) returns boolean
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+declare
+    v_tenant pg_catalog.uuid;
+    v record;
+begin
+    select r.tenant_id into v_tenant from public.runs as r where r.id = p_run and r.queue = 'summaries';
+    if v_tenant is null then
+        return true;
+    end if;
+    perform pg_advisory_xact_lock(hashtextextended(
+        'palimpsest.summaries' || case when p_overall > 0 then '' else v_tenant::pg_catalog.text end, 0));
+    select count(*) filter (where r.tenant_id = v_tenant) as own, count(*) as overall into v
+        from public.runs as r
+        where r.state = 'running' and r.queue = 'summaries' and r.lease_expires_at >= now() and r.id <> p_run;
+    return (p_per_tenant = 0 or v.own < p_per_tenant) and (p_overall = 0 or v.overall < p_overall);
+end $$;
+
+-- The queued run to begin when a place has become free: of the tenant with the fewest under way, the one that has waited
+-- longest. It counts as offered from now on, so that two places that become free at once get two runs.
+create or replace function offer_summary(p_per_tenant integer) returns table (run_id uuid, tenant_id uuid)
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    update public.runs as offered set queued_at = now()
+    where offered.id = (
+        select r.id from public.runs as r
+            join (select a.tenant_id,
+                         count(*) filter (where a.state = 'running' and a.lease_expires_at >= now()) as under_way
+                  from public.runs as a
+                  where a.state in ('queued', 'running') and a.queue = 'summaries'
+                  group by a.tenant_id) as load on load.tenant_id = r.tenant_id
+        where r.state = 'queued' and r.queue = 'summaries' and (p_per_tenant = 0 or load.under_way < p_per_tenant)
+        order by load.under_way, r.queued_at, r.id limit 1
+        for update of r skip locked)
+    returning offered.id, offered.tenant_id
+$$;
+
+-- Have the leases of a process expire that is known to have ended; of p_workers alone, where it is some of its pool's that
+-- ended. What is locked is being committed, and seen to at the next look.
+create or replace function expire_leases(p_process uuid, p_workers text[]) returns integer
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    with lost as (
+        select r.id from public.runs as r
+        where r.state = 'running' and r.process_id = p_process and r.lease_expires_at >= now()
+            and (p_workers is null or r.worker = any (p_workers))
+        for update of r skip locked
+    ), expired as (
+        update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id returning r.id
+    )
+    select count(*)::pg_catalog.int4 from expired
+$$;
+
+-- Have the leases expire of processes that have missed p_beats heartbeats. The caller has seen the database answer without a
+-- break for p_watched seconds: in less than those beats take, nobody can be missed, as nobody could be heard. A claim and a
+-- lease kept alive (for p_lease seconds) are signs of life as well. p_beat_seconds is for processes without a row.
+create or replace function expire_missed_leases(
+    p_beats integer, p_beat_seconds double precision, p_watched double precision, p_lease double precision
+) returns table (process_id uuid, leases integer)
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    with held as (
+        select r.id, r.lease_expires_at, p.seen_at, p_beats * coalesce(p.beat_seconds, p_beat_seconds) as patience
+        from public.runs as r left join public.processes as p on p.id = r.process_id
+        where r.state = 'running' and r.process_id is not null and r.lease_expires_at >= now()
+    ), lost as (
+        select r.id from public.runs as r join held as h on h.id = r.id
+        where h.patience <= p_watched
+            and (h.seen_at is null or h.seen_at < now() - make_interval(secs => h.patience))
+            and r.lease_expires_at < now() + make_interval(secs => p_lease - h.patience)
+        for update of r skip locked
+    ), expired as (
+        update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id returning r.process_id
+    )
+    select e.process_id, count(*)::pg_catalog.int4 from expired as e group by e.process_id
+$$;
+
+-- Add a step's model calls to the day of its tenant.
+create or replace function count_model_usage() returns trigger
+language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
+declare
+    v_tokens constant bigint := coalesce(new.model_input_tokens, 0) + coalesce(new.model_output_tokens, 0);
+begin
+    insert into public.model_usage as u (tenant_id, day, model_calls, input_tokens, output_tokens, cost_usd)
+    values (new.tenant_id, (now() at time zone 'utc')::pg_catalog.date, new.model_calls, coalesce(new.model_input_tokens, 0),
+            coalesce(new.model_output_tokens, 0), coalesce(new.cost_usd, 0))
+    on conflict (tenant_id, day) do update
+        set model_calls = u.model_calls + excluded.model_calls, input_tokens = u.input_tokens + excluded.input_tokens,
+            output_tokens = u.output_tokens + excluded.output_tokens, cost_usd = u.cost_usd + excluded.cost_usd;
+    -- From here on it is spent, and no longer reserved.
+    update public.runs as r
+        set reserved_tokens = greatest(0, r.reserved_tokens - v_tokens),
+            reserved_cost_usd = greatest(0, r.reserved_cost_usd - coalesce(new.cost_usd, 0))
+        where r.id = new.run_id and r.attempts = new.attempt and (r.reserved_tokens > 0 or r.reserved_cost_usd > 0);
+    return null;
+end $$;
+create or replace trigger run_steps_count_usage after insert on run_steps for each row
+    when (new.model_calls > 0 or new.model_input_tokens > 0 or new.model_output_tokens > 0 or new.cost_usd > 0)
+    execute function count_model_usage();
+
+-- For the sweeper: waiting summaries of any tenant whose time has come; tenants take turns.
+create or replace function due_waiting_summaries(p_limit integer) returns table (run_id uuid, tenant_id uuid)
+language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    select w.run_id, w.tenant_id from public.waiting_summaries as w where w.done_at is null and w.not_before <= now()
+    order by row_number() over (partition by w.tenant_id order by w.created_at, w.run_id), w.created_at limit p_limit
+$$;
+
+-- For checks: wish for a batch for each of some conversations of any tenant, unless it has one that is not over.
+create or replace function want_batches(p_ids uuid[], p_conversations uuid[]) returns table (batch_id uuid, tenant_id uuid)
+language sql security definer set search_path = pg_catalog, public, pg_temp as $$
+    insert into public.model_batches as made (id, tenant_id, conversation_id, request_id)
+    select wanted.id, c.tenant_id, c.id, c.check_request_id
+    from unnest(p_ids, p_conversations) as wanted (id, conversation_id)
+        join public.conversations as c on c.id = wanted.conversation_id
+    where not exists (
+        select from public.waiting_snapshots as w where w.conversation_id = c.id and w.version is not null)
+    on conflict do nothing
+    returning made.id, made.tenant_id
+$$;
+
+-- For the sweeper: batches of any tenant that something is to be done about.
+create or replace function due_batches(p_limit integer) returns table (
+    batch_id uuid, tenant_id uuid, next_attempt_at timestamptz
+) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    select b.id, b.tenant_id, b.next_attempt_at from public.model_batches as b
+    where b.state in ('wanted', 'sending', 'submitted', 'canceling', 'ended') and b.next_attempt_at <= now()
+    order by b.next_attempt_at limit p_limit
+$$;
+
+-- Which of the provider's batches belong to a row, of whatever tenant: one key serves all of them.
+create or replace function known_batches(p_provider_ids text[]) returns setof text
+language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    select b.provider_batch_id from public.model_batches as b where b.provider_batch_id = any (p_provider_ids)
+$$;

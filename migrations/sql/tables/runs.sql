@@ -1,0 +1,260 @@
+-- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
+-- The jobs. One by hand may ask for a strategy and carry instructions; one after an overflow starts from the version before
+-- it (base_version) and has to stay within what the model took; one for a context block (block_id) leaves the conversation's
+-- own runs alone.
+create table runs (
+    id uuid constraint pk_runs primary key,
+    tenant_id uuid not null,
+    conversation_id uuid not null
+        constraint fk_runs_conversation_id_conversations references conversations (id),
+    trigger text not null
+        constraint ck_runs_trigger check (trigger in (
+            'check', 'pause', 'manual', 'overflow', 'budget', 'context_block', 'batch', 'pin', 'restore', 'fork', 'import')),
+    state text not null
+        constraint ck_runs_state check (state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')),
+    queue text not null constraint ck_runs_queue check (queue in ('checks', 'summaries')),
+    reason text,
+    error text,
+    policy jsonb not null,
+    request_id uuid,
+    attempts integer not null default 0,
+    lease_token uuid,
+    lease_expires_at timestamptz,
+    worker text,
+    parent_version integer,
+    snapshot_version integer,
+    tokens_before integer,
+    tokens_after integer,
+    messages_before integer,
+    messages_after integer,
+    created_at timestamptz not null default now(),
+    queued_at timestamptz not null default now(),
+    started_at timestamptz,
+    finished_at timestamptz,
+    strategy text,
+    instructions text,
+    base_version integer,
+    target_tokens integer,
+    block_id uuid constraint fk_runs_block_id_context_blocks references context_blocks (id),
+    -- What calls under way may cost at most, and what those that have ended cost until their step is recorded. It counts while
+    -- the run's lease holds: what a worker leaves behind that died comes free by itself.
+    reserved_tokens bigint not null default 0,
+    reserved_cost_usd numeric(14, 6) not null default 0,
+    not_before timestamptz,
+    -- What the run does. The trigger runs_kind fills it in where an insert leaves it out.
+    kind text constraint ck_runs_kind
+        check (kind in ('ladder', 'manual', 'recovery', 'context_block', 'batch', 'request')),
+    -- The process that holds the lease: when the process is known to have ended, the lease expires at once.
+    process_id uuid
+);
+create unique index uq_runs_active on runs (conversation_id)
+    where state in ('queued', 'running') and block_id is null;
+create unique index uq_runs_active_block on runs (block_id) where state in ('queued', 'running');
+create index ix_runs_conversation_id_id on runs (conversation_id, id);
+create index ix_runs_active on runs (state, queued_at) where state in ('queued', 'running');
+-- Lists of a tenant's runs, and of its dead ones.
+create index ix_runs_tenant_id_id on runs (tenant_id, id);
+create index ix_runs_dead on runs (tenant_id, id) where state = 'dead';
+-- Removing a context block looks for runs that name it.
+create index ix_runs_block_id on runs (block_id) where block_id is not null;
+create index ix_runs_failed on runs (tenant_id, id) where state = 'failed';
+alter table runs alter column error set statistics 0, alter column policy set statistics 0,
+    alter column instructions set statistics 0;
+alter table runs enable row level security, force row level security;
+create policy tenant on runs
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+create policy auditor on runs for select to palimpsest_auditor using (true);
+create policy background on runs for select to palimpsest_background using (true);
+create policy background_offers on runs for update to palimpsest_background using (true) with check (true);
+create policy background_removes on runs for delete to palimpsest_background using (true);
+grant select, insert, update on runs to palimpsest_service;
+grant select (id, tenant_id, conversation_id, trigger, state, queue, reason, policy, attempts, lease_expires_at, worker,
+    created_at, queued_at, finished_at, block_id, reserved_tokens, reserved_cost_usd, process_id), update (state, reason,
+    error, policy, lease_token, lease_expires_at, queued_at, finished_at, instructions, block_id, reserved_tokens,
+    reserved_cost_usd), delete on runs to palimpsest_background;
+grant select (id, tenant_id, conversation_id, trigger, state, reason, request_id, attempts, worker, tokens_before,
+    tokens_after, messages_before, messages_after, created_at, started_at, finished_at) on runs to palimpsest_auditor;
+
+-- The steps of a run, each with its outcome and its model calls: the audit.
+create table run_steps (
+    tenant_id uuid not null,
+    run_id uuid not null constraint fk_run_steps_run_id_runs references runs (id),
+    step_no integer not null,
+    name text not null,
+    state text not null constraint ck_run_steps_state check (state in ('committed', 'skipped', 'failed')),
+    reason text,
+    detail text,
+    error text,
+    attempt integer not null,
+    snapshot_version integer,
+    tokens_before integer not null,
+    tokens_after integer not null,
+    messages_before integer not null,
+    messages_after integer not null,
+    results_cut integer,
+    summarizer text,
+    model text,
+    prompt_version text,
+    model_calls integer not null default 0,
+    model_input_tokens integer,
+    model_output_tokens integer,
+    cost_usd numeric(14, 6),
+    duration_ms integer not null,
+    created_at timestamptz not null default now(),
+    shared_tokens integer,
+    constraint pk_run_steps primary key (run_id, step_no)
+);
+alter table run_steps alter column detail set statistics 0, alter column error set statistics 0;
+alter table run_steps enable row level security, force row level security;
+create policy tenant on run_steps
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+create policy auditor on run_steps for select to palimpsest_auditor using (true);
+create policy background_erases on run_steps for update to palimpsest_background using (true) with check (true);
+create policy background_reads on run_steps for select to palimpsest_background using (true);
+create policy background_removes on run_steps for delete to palimpsest_background using (true);
+grant select, insert on run_steps to palimpsest_service;
+grant select (run_id), update (detail, error), delete on run_steps to palimpsest_background;
+grant select (tenant_id, run_id, step_no, name, state, reason, attempt, snapshot_version, tokens_before, tokens_after,
+    messages_before, messages_after, results_cut, summarizer, model, prompt_version, model_calls, model_input_tokens,
+    model_output_tokens, cost_usd, duration_ms, created_at) on run_steps to palimpsest_auditor;
+
+-- Summaries that wait for another day's budget, each with the run that met its end: of a conversation, to be made from
+-- base_version, or of a context block. One that nobody waits for any more is done.
+create table waiting_summaries (
+    run_id uuid constraint pk_waiting_summaries primary key
+        constraint fk_waiting_summaries_run_id_runs references runs (id) on delete cascade,
+    tenant_id uuid not null,
+    conversation_id uuid not null
+        constraint fk_waiting_summaries_conversation_id_conversations references conversations (id) on delete cascade,
+    block_id uuid
+        constraint fk_waiting_summaries_block_id_context_blocks references context_blocks (id) on delete cascade,
+    base_version integer,
+    not_before timestamptz not null,
+    created_at timestamptz not null default now(),
+    done_at timestamptz
+);
+create unique index uq_waiting_summaries_conversation_id on waiting_summaries (conversation_id)
+    where block_id is null and done_at is null;
+create unique index uq_waiting_summaries_block_id on waiting_summaries (block_id) where done_at is null;
+-- Also of what is done: a block that is erased is looked for here.
+create index ix_waiting_summaries_block_id on waiting_summaries (block_id) where block_id is not null;
+create index ix_waiting_summaries_tenant_id on waiting_summaries (tenant_id) where done_at is null;
+create index ix_waiting_summaries_not_before on waiting_summaries (not_before) where done_at is null;
+alter table waiting_summaries enable row level security, force row level security;
+create policy tenant on waiting_summaries
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+create policy background on waiting_summaries for select to palimpsest_background using (true);
+grant select, insert, update (not_before, done_at) on waiting_summaries to palimpsest_service;
+grant select on waiting_summaries to palimpsest_background;
+
+-- Summaries that are not urgent, asked for at half price: one row is one Message Batch at the provider, from the wish for it
+-- to its end. What it was made of is in zone_messages, part_ends and fingerprint; the answers are kept from the moment they
+-- are known until they are in a snapshot, or of no use. Attempts are counted before they are made; next_attempt_at says when
+-- another one is due should nobody tell how this one went. What is reserved counts while the batch is open.
+create table model_batches (
+    id uuid constraint pk_model_batches primary key,
+    tenant_id uuid not null,
+    conversation_id uuid not null
+        constraint fk_model_batches_conversation_id_conversations references conversations (id) on delete cascade,
+    state text not null default 'wanted'
+        constraint ck_model_batches_state check (state in (
+            'wanted', 'sending', 'submitted', 'canceling', 'ended', 'committed', 'discarded', 'superseded', 'failed')),
+    request_id uuid,
+    base_version integer,
+    first_seq integer,
+    last_seq integer,
+    zone_messages integer,
+    part_ends integer[],
+    fingerprint text,
+    canary text,
+    model text,
+    prompt_version text,
+    answer_tokens integer,
+    provider_batch_id text,
+    answers text[],
+    model_calls integer not null default 0,
+    model_input_tokens integer,
+    model_output_tokens integer,
+    cost_usd numeric(14, 6),
+    attempts integer not null default 0,
+    failures integer not null default 0,
+    next_attempt_at timestamptz not null default now(),
+    run_id uuid constraint fk_model_batches_run_id_runs references runs (id) on delete set null,
+    reason text,
+    error text,
+    created_at timestamptz not null default now(),
+    sent_at timestamptz,
+    expires_at timestamptz,
+    finished_at timestamptz,
+    reserved_tokens bigint not null default 0,
+    reserved_cost_usd numeric(14, 6) not null default 0
+);
+create unique index uq_model_batches_open on model_batches (conversation_id)
+    where state in ('wanted', 'sending', 'submitted', 'canceling', 'ended');
+create index ix_model_batches_conversation_id_id on model_batches (conversation_id, id);
+create index ix_model_batches_due on model_batches (next_attempt_at)
+    where state in ('wanted', 'sending', 'submitted', 'canceling', 'ended');
+create index ix_model_batches_provider_batch_id on model_batches (provider_batch_id);
+create index ix_model_batches_run_id on model_batches (run_id);
+alter table model_batches alter column fingerprint set statistics 0, alter column canary set statistics 0,
+    alter column answers set statistics 0, alter column error set statistics 0;
+alter table model_batches enable row level security, force row level security;
+create policy tenant on model_batches
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+create policy background on model_batches to palimpsest_background using (true) with check (true);
+grant select, insert, update (state, base_version, first_seq, last_seq, zone_messages, part_ends, fingerprint, canary,
+    model, prompt_version, answer_tokens, provider_batch_id, answers, model_calls, model_input_tokens, model_output_tokens,
+    cost_usd, attempts, failures, next_attempt_at, run_id, reason, error, sent_at, expires_at, finished_at, reserved_tokens,
+    reserved_cost_usd) on model_batches to palimpsest_service;
+grant select (id, tenant_id, conversation_id, state, provider_batch_id, next_attempt_at, finished_at), insert, update
+    (state, fingerprint, canary, answers, attempts, failures, next_attempt_at, reason, error, finished_at), delete on
+    model_batches to palimpsest_background;
+
+-- What a tenant's model calls came to on a day (UTC). Written by count_model_usage alone, in the transaction that records a
+-- step, so that it is always the sum of the audit.
+create table model_usage (
+    tenant_id uuid,
+    day date,
+    model_calls bigint not null default 0,
+    input_tokens bigint not null default 0,
+    output_tokens bigint not null default 0,
+    cost_usd numeric(16, 6) not null default 0,
+    constraint pk_model_usage primary key (tenant_id, day)
+) with (fillfactor = 50);
+alter table model_usage enable row level security, force row level security;
+create policy tenant on model_usage
+    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
+    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
+create policy background on model_usage to palimpsest_background using (true) with check (true);
+grant select on model_usage to palimpsest_service;
+grant select, insert, update on model_usage to palimpsest_background;
+
+-- Workers and sweepers, as they tell of themselves every few seconds; summarizer and model are what a worker makes summaries
+-- with, as its own environment has it. Nothing of a tenant is in it, and nothing is lost with it.
+create table processes (
+    id uuid constraint pk_processes primary key,
+    kind text not null constraint ck_processes_kind check (kind in ('worker', 'sweeper')),
+    host text not null,
+    pid integer not null,
+    queues text[] not null,
+    version text not null,
+    slots integer not null,
+    busy integer not null default 0,
+    oldest_task_at timestamptz,
+    started_at timestamptz not null default now(),
+    seen_at timestamptz not null default now(),
+    summarizer text,
+    model text,
+    -- Where the process runs: host, boot and process id namespace, and its start time in ticks since that boot. With both,
+    -- another process at the same place can see that it has ended. Null where the system does not tell.
+    place text,
+    pid_started bigint,
+    -- Seconds between two of its heartbeats.
+    beat_seconds double precision
+) with (fillfactor = 50);
+grant select, insert, update (busy, oldest_task_at, seen_at), delete on processes to palimpsest_service;
+grant select (id, seen_at, beat_seconds) on processes to palimpsest_background;
