@@ -375,7 +375,7 @@ runs = Table(
     Index("ix_runs_block_id", "block_id", postgresql_where=text("block_id is not null")),
     Index("ix_runs_tenant_id_id", "tenant_id", "id"),
     Index("ix_runs_dead", "tenant_id", "id", postgresql_where=text("state = 'dead'")),
-    Index("ix_runs_failed", "tenant_id", "id", postgresql_where=text("state = 'failed'")),
+    Index("ix_runs_failed", "tenant_id", "id", postgresql_where=text("state in ('degraded', 'failed')")),
     Index("ix_runs_active", "state", "queued_at", postgresql_where=text(_active("state"))),
 )
 

@@ -13,7 +13,7 @@ from runtime import ids
 if TYPE_CHECKING:
     from store.tables import AnyRow
 
-EventName = Literal["compaction.completed", "compaction.failed"]
+EventName = Literal["compaction.completed", "compaction.degraded", "compaction.failed"]
 
 
 class WebhookIn(Strict):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _STYLES: Final[dict[str, str]] = {
     RunState.COMMITTED: "green",
+    RunState.DEGRADED: "yellow",
     RunState.FAILED: "red",
     RunState.DEAD: "red",
     RunState.SKIPPED: "dim",

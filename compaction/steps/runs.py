@@ -27,8 +27,10 @@ class RunState(StrEnum):
     """Its snapshot is in place."""
     SKIPPED = "skipped"
     """There was nothing to do; the reason says why."""
+    DEGRADED = "degraded"
+    """Its snapshot is in place, but a step failed and another one took its place; the reason says which."""
     FAILED = "failed"
-    """A step failed; the reason says what was done instead."""
+    """A step failed, and the context is as it was; the reason says why."""
     DEAD = "dead"
     """It is out of attempts, and stays so until it is retried."""
 

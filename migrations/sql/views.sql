@@ -77,6 +77,7 @@ select t.name as tenant,
        c.head_version,
        ran.runs,
        ran.failed as runs_failed,
+       ran.degraded as runs_degraded,
        spent.model_calls,
        spent.model_input_tokens,
        spent.model_output_tokens,
@@ -93,6 +94,7 @@ from conversations as c
     cross join lateral (
         select count(*) as runs,
                count(*) filter (where r.state in ('failed', 'dead')) as failed,
+               count(*) filter (where r.state = 'degraded') as degraded,
                max(r.created_at) as last_run_at
         from runs as r where r.conversation_id = c.id
     ) as ran

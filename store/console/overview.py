@@ -96,7 +96,6 @@ def conversation_page(
             run.c.run_reason,
             run.c.run_trigger,
             run.c.run_at,
-            run.c.run_version,
         )
         .join(page, page.c.id == _c.id)
         .outerjoin(activity, true())
@@ -154,9 +153,9 @@ class Overview(NamedTuple):
 
     totals: AnyRow
     by_state: Sequence[AnyRow]
-    """Runs by state; those that failed and left a snapshot all the same are `mended`."""
+    """Runs by state."""
     reasons: Sequence[AnyRow]
-    """Of failed and dead runs, and of failed steps, with how often each."""
+    """Of degraded, failed and dead runs, and of failed steps, with how often each."""
     days: Sequence[Day]
     """Tokens saved and money spent, day by day, the newest first."""
 
@@ -183,7 +182,6 @@ def _last_run(conversation: ColumnElement[Any]) -> Any:
         _r.state.label("run_state"),
         _r.reason.label("run_reason"),
         _r.trigger.label("run_trigger"),
-        _r.snapshot_version.label("run_version"),
         func.coalesce(_r.finished_at, _r.started_at, _r.created_at).label("run_at"),
     ).where(_r.conversation_id == conversation)
     return lateral(newest.order_by(_r.id.desc()).limit(1)).alias("last_run")
@@ -210,14 +208,12 @@ _TOTALS: Final = text(f"""
     from runs as r where r.tenant_id = :tenant and {_SINCE}
 """)  # noqa: S608 - constants
 _BY_STATE: Final = text(f"""
-    select case when r.state = 'failed' and r.snapshot_version is not null then 'mended' else r.state end as state,
-           count(*) as runs
-    from runs as r where r.tenant_id = :tenant and {_SINCE} group by 1
+    select r.state, count(*) as runs from runs as r where r.tenant_id = :tenant and {_SINCE} group by 1
 """)  # noqa: S608 - constants
 _REASONS: Final = text(f"""
     select told.kind, told.reason, count(*) as times, max(told.at) as last_at
     from (select 'run' as kind, coalesce(r.reason, 'unknown') as reason, coalesce(r.finished_at, r.created_at) as at
-          from runs as r where r.tenant_id = :tenant and r.state in ('failed', 'dead') and {_SINCE}
+          from runs as r where r.tenant_id = :tenant and r.state in ('degraded', 'failed', 'dead') and {_SINCE}
           union all
           select 'step', coalesce(s.reason, 'unknown'), s.created_at
           from runs as r join run_steps as s on s.run_id = r.id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from sqlalchemy import Connection, func, insert, select, text, update
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from store.tables import AnyRow
 
-Event = Literal["compaction.completed", "compaction.failed"]
-EVENTS: Final[tuple[Event, ...]] = ("compaction.completed", "compaction.failed")
+Event = Literal["compaction.completed", "compaction.degraded", "compaction.failed"]
+EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 _EVENT_OF: Final[dict[str, Event]] = {
     RunState.COMMITTED: "compaction.completed",
+    RunState.DEGRADED: "compaction.degraded",
     RunState.FAILED: "compaction.failed",
     RunState.DEAD: "compaction.failed",
 }

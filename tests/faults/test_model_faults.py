@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 DEADLINE_SECONDS: Final = 10.0
 SUMMARY: Final = ("committed", None)
-EXTRACT: Final = ("failed", "summary_failed_extract_committed")
+EXTRACT: Final = ("degraded", "summary_failed_extract_committed")
 
 
 class Case(NamedTuple):

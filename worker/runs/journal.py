@@ -271,6 +271,8 @@ class Journal:
             self._hold(connection, steps)
             conversations.mark_due(connection, self._lease.conversation_id)
             ended = state or (RunState.COMMITTED if done else RunState.SKIPPED)
+            if ended is RunState.FAILED and any(step.snapshot_version is not None for step in steps):
+                ended = RunState.DEGRADED
             if waits_from is not None:
                 waiting_summaries.remember(connection, self._lease, waits_from)
             if not runs.end(connection, self._lease, ended, reason or last, error):

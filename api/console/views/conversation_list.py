@@ -23,8 +23,6 @@ class LastRun(NamedTuple):
     reason: str | None
     trigger: str
     at: datetime
-    version: int | None
-    """The snapshot that it left."""
 
 
 class Listed(NamedTuple):
@@ -60,7 +58,7 @@ def listed(rows: Sequence[AnyRow], principal: Principal) -> list[Listed]:
             is_check_due=row.check_due_at is not None,
             run=None
             if row.run_id is None
-            else LastRun(row.run_id, row.run_state, row.run_reason, row.run_trigger, row.run_at, row.run_version),
+            else LastRun(row.run_id, row.run_state, row.run_reason, row.run_trigger, row.run_at),
         )
         for row in rows
     ]

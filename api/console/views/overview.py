@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _STATES = (
     RunState.COMMITTED,
-    "mended",
+    RunState.DEGRADED,
     RunState.SKIPPED,
     RunState.FAILED,
     RunState.DEAD,

@@ -14,7 +14,7 @@ Shape = Literal["messages", "chat", "responses"]
 
 Queue = Literal["checks", "summaries"]
 RunKind = Literal["ladder", "manual", "recovery", "context_block", "batch", "request"]
-RunState = Literal["queued", "running", "committed", "skipped", "failed", "dead"]
+RunState = Literal["queued", "running", "committed", "skipped", "degraded", "failed", "dead"]
 RunTrigger = Literal[
     "check",
     "pause",

@@ -432,7 +432,7 @@ export interface RunPage {
   last_id: string | number | null;
 }
 
-export type RunState = "queued" | "running" | "committed" | "skipped" | "failed" | "dead"
+export type RunState = "queued" | "running" | "committed" | "skipped" | "degraded" | "failed" | "dead"
 
 export type RunTrigger = "check" | "pause" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
 

@@ -11,7 +11,7 @@ create table runs (
         constraint ck_runs_trigger check (trigger in (
             'check', 'pause', 'manual', 'overflow', 'budget', 'context_block', 'batch', 'pin', 'restore', 'fork', 'import')),
     state text not null
-        constraint ck_runs_state check (state in ('queued', 'running', 'committed', 'skipped', 'failed', 'dead')),
+        constraint ck_runs_state check (state in ('queued', 'running', 'committed', 'skipped', 'degraded', 'failed', 'dead')),
     queue text not null constraint ck_runs_queue check (queue in ('checks', 'summaries')),
     reason text,
     error text,
@@ -57,7 +57,7 @@ create index ix_runs_tenant_id_id on runs (tenant_id, id);
 create index ix_runs_dead on runs (tenant_id, id) where state = 'dead';
 -- Removing a context block looks for runs that name it.
 create index ix_runs_block_id on runs (block_id) where block_id is not null;
-create index ix_runs_failed on runs (tenant_id, id) where state = 'failed';
+create index ix_runs_failed on runs (tenant_id, id) where state in ('degraded', 'failed');
 alter table runs alter column error set statistics 0, alter column policy set statistics 0,
     alter column instructions set statistics 0;
 alter table runs enable row level security, force row level security;

@@ -115,8 +115,8 @@ def test_the_end_of_a_run_is_told_with_ids_and_counts_and_a_signature(chat: Chat
     assert deliver(chat) == 0
 
 
-def test_a_failed_run_is_told_to_those_who_asked_for_failures_only(chat: Chat, receiver: Receiver) -> None:
-    secret = subscribe(chat, receiver.url, ("compaction.failed",))
+def test_degraded_run_has_an_event_of_its_own(chat: Chat, receiver: Receiver) -> None:
+    secret = subscribe(chat, receiver.url, ("compaction.degraded",))
     compact(chat)
     assert rows(chat) == []
     conversation = chat.begin({"input_token_budget": 0})
@@ -124,7 +124,7 @@ def test_a_failed_run_is_told_to_those_who_asked_for_failures_only(chat: Chat, r
     Workers(chat, StubSummarizer(error=SummaryError("model_overloaded", "status 529"))).settle(conversation)
     deliver(chat)
     (event,) = receiver.verified(secret)
-    assert (event["type"], event["data"]["state"]) == ("compaction.failed", "failed")
+    assert (event["type"], event["data"]["state"]) == ("compaction.degraded", "degraded")
 
 
 def test_a_dead_run_is_told_as_a_failure(chat: Chat, receiver: Receiver) -> None:
