@@ -28,6 +28,21 @@ this page.
 |---|---|---|
 """
 
+COMMAND_VARIABLES: Final = {
+    "PALIMPSEST_URL": "where the API is, for commands about conversations (`--url`)",
+    "PALIMPSEST_KEY": "the API key for them (`--key`)",
+    "PALIMPSEST_CONVERSATION": "the conversation that `palimpsest mcp` serves",
+    "PALIMPSEST_POSTGRES_BIN": "the folder of Postgres' programs for `serve` and `demo`; without it they look for one",
+    "PALIMPSEST_REDIS_BIN": "the path of `redis-server` for them; without it, that of the `PATH`, then of the wheel",
+}
+"""Variables that commands read, and no process of an installation."""
+COMMAND_HEADER: Final = """
+## Commands
+
+| variable | meaning |
+|---|---|
+"""
+
 POLICY_HEADER: Final = """
 ## Policy
 
@@ -149,7 +164,8 @@ def page() -> str:
         f"| {_cell(texts.get(field.name, ''))} |"
         for field in msgspec.structs.fields(Policy)
     ]
-    return HEADER + "\n".join(rows) + "\n" + POLICY_HEADER + "\n".join(policy_rows) + "\n"
+    commands = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in COMMAND_VARIABLES.items())
+    return HEADER + "\n".join(rows) + "\n" + COMMAND_HEADER + commands + POLICY_HEADER + "\n".join(policy_rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 import typer
 
+from cli.doctor.command import VARIABLES
 from cli.local.serve import running_service
 from cli.main import app
 from compaction.policy import FIELDS, Policy, merge
@@ -37,7 +38,7 @@ from tests.support.servers.loopback_steps import ok
 from tests.support.service.documented_answers import document
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from types import ModuleType
 
 DOCS: Final = ROOT / "docs"
@@ -320,18 +321,15 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     """What `make serve` starts, and the environment in which a reader types."""
     log = tmp_path_factory.mktemp("manual") / "log"
     with log.open("w") as out, running_service(durable=False, environ=environment(), log=out) as service:
-        yield environment(
-            URL=service.url, KEY=service.api_key, PALIMPSEST_URL=service.url, PALIMPSEST_KEY=service.api_key
-        )
+        yield environment(PALIMPSEST_URL=service.url, PALIMPSEST_KEY=service.api_key)
 
 
 def typed(env: dict[str, str], *blocks: str) -> str:
     """Type blocks into one shell, as a reader does; a call that is refused ends it."""
     program = f"{shlex.quote(sys.executable)} -m cli.main"
     script = "\n".join(re.sub(r"^export .*$", "", block, flags=re.MULTILINE) for block in blocks)
-    script = 'set -euo pipefail\ncurl() { command curl --fail-with-body "$@"; echo; }\n' + script.replace(
-        ".venv/bin/palimpsest", program
-    )
+    commands = f'curl() {{ command curl --fail-with-body "$@"; echo; }}\npalimpsest() {{ {program} "$@"; }}\n'
+    script = f"set -euo pipefail\n{commands}{script}"
     done = subprocess.run(
         ["bash", "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, timeout=170, check=False
     )
@@ -362,26 +360,47 @@ def test_the_calls_of_the_readme_in_their_order(installation: dict[str, str]) ->
 
 def test_the_python_of_the_readme(installation: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     (sample,) = re.findall(r"^```python\n(.*?)^```$", PAGES["README.md"], re.MULTILINE | re.DOTALL)
-    headers = {"authorization": f"Bearer {installation['KEY']}"}
+    url, key = installation["PALIMPSEST_URL"], installation["PALIMPSEST_KEY"]
+    monkeypatch.syspath_prepend(str(ROOT / "clients/python"))
     with (
         warnings.catch_warnings(),
         LoopbackModel(default=ok("On 4 May, at 07:05.")) as model,
-        httpx2.Client(base_url=installation["URL"], headers=headers) as client,
+        httpx2.Client(base_url=url, headers={"authorization": f"Bearer {key}"}) as client,
     ):
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", model.url)
-        scope: dict[str, Any] = {"URL": installation["URL"], "KEY": installation["KEY"]}
         # The SDK warns of a model that is about to go.
         warnings.simplefilter("error", DeprecationWarning)
-        exec(compile(sample, "README.md", "exec"), scope)  # noqa: S102 - the sample is what is tested
+        scope, alone = ({"PALIMPSEST_URL": at, "PALIMPSEST_KEY": key} for at in (url, "http://127.0.0.1:1"))
+        for names in (scope, alone):
+            exec(compile(sample, "README.md", "exec"), names)  # noqa: S102 - the sample is what is tested
         conversation = client.post("/v1/conversations", json={}).json()["id"]
         for number in range(2):
-            assert scope["reply"](conversation, f"When, {number}?") == "On 4 May, at 07:05."
+            assert reply_of(scope)(conversation, f"When, {number}?", []) == "On 4 May, at 07:05."
         stored = client.get(f"/v1/conversations/{conversation}/messages").json()["data"]
         assert [message["role"] for message in stored] == ["user", "assistant"] * 2
-        assert [len(request.body["messages"]) for request in model.requests] == [1, 3]
-        scope["palimpsest"].close()
-        scope["claude"].close()
+        # Without the service: the history that was given, and the turn is kept.
+        own = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}]
+        assert reply_of(alone)(conversation, "When?", own) == "On 4 May, at 07:05."
+        assert [len(request.body["messages"]) for request in model.requests] == [1, 3, 3]
+        for names in (scope, alone):
+            made: dict[str, Any] = names
+            assert len(made["palimpsest"].outbox) == (names is alone)
+            made["palimpsest"].close()
+            made["claude"].close()
+
+
+def reply_of(names: Mapping[str, Any]) -> Callable[[str, str, list[Any]], str]:
+    reply: Callable[[str, str, list[Any]], str] = names["reply"]
+    return reply
+
+
+def test_every_variable_that_something_reads_is_on_the_page_of_settings() -> None:
+    named = set(re.findall(r"^\| `([A-Z_]+)` \|", PAGES["docs/settings.md"], re.MULTILINE))
+    fields = {f"PALIMPSEST_{name.upper()}" for name in (*FIELDS, *Settings.model_fields)}
+    of_commands = VARIABLES - fields
+    assert "PALIMPSEST_REDIS_BIN" in of_commands
+    assert of_commands <= named
 
 
 def assert_recalled(played: Collection[str], context: str) -> None:
@@ -399,15 +418,22 @@ def assert_recalled(played: Collection[str], context: str) -> None:
     assert answer[1] not in context
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_are_written_in_one_way(page: str) -> None:
+    code = "\n".join(re.findall(r"^```.*?^```$|^ {4}.*$|`[^`\n]+`", PAGES[page], re.MULTILINE | re.DOTALL))
+    assert not re.findall(r"\.venv/bin/palimpsest|\$URL\b|\$KEY\b|-H ['\"]x-api-key|\bexport URL=", code)
+
+
 def test_the_quickstart_as_a_newcomer_types_it(installation: dict[str, str]) -> None:
     blocks = blocks_of(PAGES["docs/quickstart.md"])
-    assert blocks[0] == "make serve\n"
+    assert blocks[0] == "make serve ARGS=--show-keys\n"
     demo, newest, inspect, begin, turn, context, runs, restore = blocks[2:]
-    assert demo == '.venv/bin/palimpsest demo --url "$PALIMPSEST_URL"\n'
+    assert demo == 'palimpsest demo --url "$PALIMPSEST_URL"\n'
     played = {" ".join(line.split()) for line in typed(installation, demo).splitlines()}
     table = PAGES["README.md"].partition("The conversation, stored and served\n")[2].partition("```")[0]
     assert {" ".join(line.split()) for line in table.splitlines()} <= played
-    (listed,) = json.loads(typed(installation, newest))["data"]
+    assert "conv_" in typed(installation, newest)
+    (listed,) = json.loads(typed(installation, newest.rstrip() + " --json"))["conversations"]
     assert_recalled(played, typed(installation, context.replace("$ID", listed["id"])))
     assert listed["head_version"] > 0
     assert listed["id"] in typed(installation, inspect.replace("conv_…", listed["id"]))
@@ -417,7 +443,9 @@ def test_the_quickstart_as_a_newcomer_types_it(installation: dict[str, str]) -> 
     assert json.loads(typed(installation, turn))["last_seq"] == 7
 
     def committed() -> bool:
-        return any(run["state"] == "committed" for run in json.loads(typed(installation, runs))["data"])
+        return any(
+            run["state"] == "committed" for run in json.loads(typed(installation, runs.rstrip() + " --json"))["runs"]
+        )
 
     eventually(committed, 60)
     results = [
