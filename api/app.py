@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from litestar import Litestar, Request, get
+from litestar.response import Redirect
 
 from actions.services import Services
 from api.console.demo.player import demo_player
@@ -147,6 +148,7 @@ def routed(max_body_bytes: int) -> Litestar:
             health.readyz,
             health.metrics,
             openapi_document,
+            show_console,
         ],
         lifespan=[_services, demo_player],
         exception_handlers=EXCEPTION_HANDLERS,
@@ -171,3 +173,9 @@ async def _services(app: Litestar) -> AsyncIterator[None]:
 def openapi_document(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """Answer with the OpenAPI document."""
     return request.app.openapi_schema.to_schema()
+
+
+@get("/", include_in_schema=False, sync_to_thread=False)
+def show_console() -> Redirect:
+    """Lead a browser on to the console."""
+    return Redirect("/console", status_code=307)

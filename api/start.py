@@ -12,6 +12,7 @@ import uvicorn
 from actions.monitoring.shared_metrics import shared_metrics
 from api.app import create_app
 from runtime.http.bounded_http import IDLE_SECONDS, BoundedHttp
+from runtime.http.listening import check_port_is_free
 from runtime.release import VERSION
 
 if TYPE_CHECKING:
@@ -28,13 +29,14 @@ _GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 
 def run_api(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
-    """Serve HTTP until SIGTERM or SIGINT, then finish what is under way."""
+    """Serve HTTP until SIGTERM or SIGINT, then finish what is under way. Raises CannotListenError."""
     with shared_metrics() if workers > 1 else nullcontext():
         _serve(settings, host=host, port=port, workers=workers)
 
 
 def _serve(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
     host, port = host or settings.host, port or settings.port
+    check_port_is_free(host, port, "set another one with --port or PALIMPSEST_PORT")
     log.info("api.started", host=host, port=port, processes=workers, release=VERSION)
     uvicorn.run(
         "api.start:create_served_app",

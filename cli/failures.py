@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,8 @@ def reason_of(error: Exception) -> str | None:
         return f"the API's URL cannot be read: {error}"
     if http is not None and isinstance(error, http.TransportError):
         where = error.request.url.copy_with(path="/", query=None) if error._request else ""  # noqa: SLF001 - `request` raises where there is none
-        return f"the API at {where} cannot be reached: {error or type(error).__name__}"
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+        return f"the API at {str(where).rstrip('/')} cannot be reached (--url or PALIMPSEST_URL): {reason}"
     return None
 
 
@@ -85,5 +87,5 @@ def database_fault(error: DBAPIError) -> str:
     if state == NOT_PERMITTED:
         return f"the database's login may not do this: use the one that migrates ({reason})"
     if state is None or state.startswith("08"):
-        return f"the database cannot be reached: {reason}"
+        return f"the database cannot be reached (PALIMPSEST_DATABASE_URL): {reason}"
     return f"the database refused: {reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -14,9 +15,10 @@ import typer
 from cli.conversations.commands import conversation_commands
 from cli.failures import Commands
 from cli.installation.commands import installation_commands
-from cli.options import OPERATE, RUN, Json, Key, Url, Yes, read_settings
+from cli.options import OPERATE, RUN, Json, Key, TenantName, Url, Yes, read_settings, service
 from cli.output import failed
 from compaction.shapes.inner import Shape
+from runtime.http.listening import CannotListenError
 from runtime.release import VERSION
 from runtime.summarizers import summarizer_names
 
@@ -57,6 +59,7 @@ MetricsPort = Annotated[
     typer.Option(help="Port of its own GET /metrics, instead of PALIMPSEST_METRICS_PORT.", min=0, max=65_535),
 ]
 AnyShape = Annotated[Shape, typer.Option(help="The API whose messages it is played in.")]
+KeysTenant = Annotated[str | None, typer.Option(help="Name of the tenant; without it, whichever has the key.")]
 Expires = Annotated[str | None, typer.Option(help="When it expires: 90d, 12h, or a time as 2030-01-31T00:00:00Z.")]
 
 
@@ -65,10 +68,12 @@ def serve(
     port: Port = 8080,
     data_dir: Annotated[Path | None, typer.Option(help="Keep the data here; without it, it is temporary.")] = None,
     summarizer: Annotated[str | None, typer.Option(help="As PALIMPSEST_SUMMARIZER: docs/settings.md.")] = None,
-    yes: Yes = False,  # noqa: FBT002 - an option, always named
+    show_keys: Annotated[bool, typer.Option("--show-keys", help="Print the API key and passwords.")] = False,  # noqa: FBT002 - an option, always named
+    yes: Yes = False,  # noqa: FBT002
 ) -> None:
     """Run everything on this machine, in the foreground, until Ctrl-C.
 
+    The API key and passwords are printed with --show-keys, or as one line of JSON where the output is no terminal.
     It asks before it uses a database or a Redis that PALIMPSEST_DATABASE_URL or PALIMPSEST_BROKER_URL names.
     """
     from cli.consent import RefusedError, agree_to_stores  # noqa: PLC0415 - the parts load nothing that only this needs
@@ -80,7 +85,16 @@ def serve(
     except RefusedError as error:
         raise typer.Exit(failed(str(error))) from None
     # What reads commands is not needed again, and would be held for as long as the service runs.
-    asked = json.dumps({"port": port, "data_dir": data_dir and str(data_dir), "summarizer": summarizer})
+    asked = json.dumps(
+        {
+            "port": port,
+            "data_dir": data_dir and str(data_dir),
+            "summarizer": summarizer,
+            "show_keys": show_keys,
+        }
+    )
+    # Until the service can end in order, which it does at once when it has loaded: a Ctrl-C now would be a traceback.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     os.execv(sys.executable, [sys.executable, "-P", "-m", "cli.local.serve", "serve", asked])  # noqa: S606
 
 
@@ -105,7 +119,8 @@ def demo(
         if url is not None or shape != "messages":
             raise typer.BadParameter("is a client of the Messages API on servers of its own", param_hint="--gateway")
         raise typer.Exit(run_gateway_demo(as_json=as_json, keep=keep, environ=own_environment()))
-    raise typer.Exit(run_demo(as_json=as_json, keep=keep, url=url, key=key, shape=shape))
+    where = None if url is None else service(url, key)
+    raise typer.Exit(run_demo(as_json=as_json, keep=keep, where=where, shape=shape))
 
 
 @app.command(rich_help_panel=RUN)
@@ -140,6 +155,8 @@ def api(
 
     try:
         run_api(read_settings(), host=host, port=port, workers=workers)
+    except CannotListenError as error:
+        raise typer.Exit(failed(str(error))) from None
     except SystemExit as end:
         # Uvicorn has a code of its own for a server that could not start.
         raise typer.Exit(1 if end.code else 0) from None
@@ -156,6 +173,8 @@ def gateway(
 
     try:
         run_gateway(read_settings(), host=host, port=port, workers=workers)
+    except CannotListenError as error:
+        raise typer.Exit(failed(str(error))) from None
     except SystemExit as end:
         # Uvicorn has a code of its own for a server that could not start.
         raise typer.Exit(1 if end.code else 0) from None
@@ -215,10 +234,10 @@ def keys_create(
 
 @keys_app.command("list")
 def keys_list(
-    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+    tenant: TenantName = None,
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
-    """List a tenant's keys."""
+    """List the keys of a tenant, or of all."""
     from cli.installation.keys import run_list  # noqa: PLC0415
 
     raise typer.Exit(run_list(read_settings(), tenant, as_json=as_json))
@@ -227,7 +246,7 @@ def keys_list(
 @keys_app.command("rotate")
 def keys_rotate(
     key: Annotated[str, typer.Argument(help="The key's id, or the key itself.")],
-    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+    tenant: KeysTenant = None,
     overlap: Annotated[str, typer.Option(help="How long the old key goes on working, as 24h or 0s.")] = "24h",
     expires: Expires = None,
     as_json: Json = False,  # noqa: FBT002
@@ -242,7 +261,7 @@ def keys_rotate(
 @keys_app.command("revoke")
 def keys_revoke(
     key: Annotated[str, typer.Argument(help="The key's id, or the key itself.")],
-    tenant: Annotated[str, typer.Option(help="Name of the tenant.")],
+    tenant: KeysTenant = None,
 ) -> None:
     """Revoke a key; processes that have just seen it stop taking it within seconds."""
     from cli.installation.keys import run_revoke  # noqa: PLC0415

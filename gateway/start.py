@@ -13,6 +13,7 @@ import uvicorn
 from actions.monitoring.shared_metrics import shared_metrics
 from gateway.app import create_gateway
 from runtime.http.bounded_http import IDLE_SECONDS, BoundedHttp
+from runtime.http.listening import check_port_is_free
 from runtime.release import VERSION
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ _GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 
 def run_gateway(settings: Settings, *, host: str | None, port: int | None, workers: int) -> None:
-    """Serve until SIGTERM or SIGINT, then finish what is under way."""
+    """Serve until SIGTERM or SIGINT, then finish what is under way. Raises CannotListenError."""
     host, port = host or settings.host, port or settings.gateway_port
+    check_port_is_free(host, port, "set another one with --port or PALIMPSEST_GATEWAY_PORT")
     log.info("gateway.started", host=host, port=port, processes=workers, release=VERSION)
     with shared_metrics() if workers > 1 else nullcontext():
         uvicorn.run(

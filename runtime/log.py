@@ -67,7 +67,7 @@ def fault(error: BaseException) -> str:
         and (state is None or state.startswith(_NOT_LET_IN))
     ):
         (line, *_) = str(said).splitlines() or [""]
-        return f"{kind}: {line[:_MOST_CHARACTERS]}"
+        return f"{kind}: {line[:_MOST_CHARACTERS]} (PALIMPSEST_DATABASE_URL)"
     if state is None:
         return kind
     known = find_fault(state)

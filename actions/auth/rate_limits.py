@@ -18,6 +18,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from actions.background.ending import end
 from runtime.addresses.redis_clients import async_blocking_pool
+from runtime.addresses.shown_address import DATABASE_PORT, shown_address
+from runtime.database_faults import DATABASE_FAULTS, database_fault
 from runtime.errors import RequestError, UnavailableError
 from runtime.log import fault
 from store.tenants import limits
@@ -146,7 +148,15 @@ class RateLimits:
             since = max(_LONG_AGO, self._read_until - timedelta(minutes=1))
             changed = await self._run_without_tenant(lambda connection: limits.rate_limits_since(connection, since))
         except Exception as error:  # noqa: BLE001 - what was read last stays in force until the database is back
-            log.warning("rate_limits.not_read", error=fault(error))
+            if isinstance(error, OSError) or database_fault(error) == DATABASE_FAULTS["08"]:
+                log.warning(
+                    "database.unreachable",
+                    address=shown_address(self._settings.database_url.get_secret_value(), DATABASE_PORT),
+                    setting="PALIMPSEST_DATABASE_URL",
+                    error=fault(error),
+                )
+            else:
+                log.warning("rate_limits.not_read", error=fault(error))
             return
         for each in changed:
             self._own[each.tenant_id] = self._allowed(each)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from actions.background.ending import end
 from runtime.addresses.redis_clients import async_redis_client
+from runtime.addresses.shown_address import BROKER_PORT, shown_address
 from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, queue_keys
 from runtime.fault_points import pause_for_test
 from runtime.task_messages import Task, TaskSender
@@ -193,6 +194,7 @@ class BrokerWatch:
     """
 
     def __init__(self, url: str) -> None:
+        self._address = shown_address(url, BROKER_PORT)
         self._client = async_redis_client(
             url,
             socket_connect_timeout=WATCH_SECONDS,
@@ -246,7 +248,12 @@ class BrokerWatch:
                 await channel.get_message(timeout=WATCH_SECONDS)
         except Exception as error:  # noqa: BLE001 - as above
             if self.reachable or not self._answered.is_set():
-                log.warning("broker.unreachable", error=type(error).__name__)
+                log.warning(
+                    "broker.unreachable",
+                    address=self._address,
+                    setting="PALIMPSEST_BROKER_URL",
+                    error=type(error).__name__,
+                )
         finally:
             # Before the connection is closed, which takes its time.
             self.reachable = False

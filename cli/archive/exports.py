@@ -51,7 +51,7 @@ def run_export(settings: Settings, conversation: str, out: Path | None, *, tenan
     try:
         owner = _owner(engine, identifier, tenant) if identifier else None
         if owner is None or identifier is None:
-            return failed(f"there is no conversation {conversation!r}")
+            return failed(_missing(engine, conversation, tenant))
         with (
             counting("Exporting") as progress,
             transaction(engine, owner.id, one_moment=True) as connection,
@@ -112,6 +112,13 @@ def _owner(engine: Engine, conversation_id: UUID, name: str | None) -> Tenant | 
             if exports.conversation(connection, each.id, conversation_id) is not None:
                 return each
     return None
+
+
+def _missing(engine: Engine, conversation: str, name: str | None) -> str:
+    with engine.begin() as connection:
+        if name is not None and not tenants.named(connection, name):
+            return f"there is no tenant {name!r}"
+    return f"there is no conversation {conversation!r}" + (f" of the tenant {name!r}" if name else "")
 
 
 @contextmanager

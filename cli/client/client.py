@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 import uuid
@@ -55,10 +56,14 @@ QUIET_SECONDS: Final = 1.0
 """Time without a new run after which a service that does not say what is due counts as settled."""
 
 
+_THING: Final = re.compile(r"/v1/(?P<kind>conversations|runs)/(?P<id>[^/]+)")
+"""What a path is about."""
+
+
 class ServiceError(Exception):
     """The service answered with a problem document (RFC 9457), or with a status that has none.
 
-    `retry_after` is in seconds, from the header, when the service sent one.
+    The message is one line for people. `retry_after` is in seconds, from the header, when the service sent one.
     """
 
     def __init__(
@@ -71,9 +76,10 @@ class ServiceError(Exception):
         request_id: str | None = None,
         retry_after: float | None = None,
     ) -> None:
-        at = f" at {pointer}" if pointer else ""
-        under = f" (request {request_id})" if request_id else ""
-        super().__init__(f"{status} {code}: {detail}{at}{under}")
+        field = f" ({pointer.strip('/').replace('/', '.')})" if pointer else ""
+        # What is not there is nothing to look up in the log.
+        request = f" (request {request_id})" if request_id and status != httpx2.codes.NOT_FOUND else ""
+        super().__init__(f"{detail}{field}{request}")
         self.status = status
         self.code = code
         self.detail = detail
@@ -108,19 +114,29 @@ def _error_of(response: httpx2.Response) -> ServiceError:
     try:
         problem = msgspec.json.decode(response.content, type=_Problem)
     except msgspec.MsgspecError:
-        problem = _Problem(detail=response.text[:200])
+        problem = _Problem()
     after = response.headers.get("retry-after", "")
-    detail = problem.detail or problem.title or response.reason_phrase
-    if response.status_code == httpx2.codes.NOT_FOUND:
-        detail = f"{detail.rstrip('.')}: {response.url.path}"
     return ServiceError(
         response.status_code,
         problem.code or "http_error",
-        detail,
+        _describe(response, problem),
         pointer=problem.pointer,
         request_id=problem.request_id or response.headers.get("request-id"),
         retry_after=float(after) if after.isdecimal() else None,
     )
+
+
+def _describe(response: httpx2.Response, problem: _Problem) -> str:
+    """Return what went wrong, in terms of what the caller asked for."""
+    api = f"the API at {response.url.copy_with(path='/', query=None)}".rstrip("/")
+    if not problem.code:
+        return f"what answers at {response.url} is not the API: {response.status_code} {response.reason_phrase}"
+    if response.status_code == httpx2.codes.UNAUTHORIZED:
+        return f"{api} does not take this key: correct --key or PALIMPSEST_KEY"
+    thing = _THING.search(response.url.path)
+    if response.status_code == httpx2.codes.NOT_FOUND and thing is not None:
+        return f"there is no {thing['kind'].removesuffix('s')} {thing['id']}"
+    return problem.detail or problem.title or response.reason_phrase
 
 
 def _read(content: bytes | msgspec.Raw, kind: type[T], status: int = httpx2.codes.OK) -> T:
@@ -322,8 +338,16 @@ class ServiceClient:
         return sorted(snapshots, key=lambda snapshot: snapshot.version)
 
     def snapshot(self, conversation_id: str, version: int) -> SnapshotInFull:
-        """Return one version with its messages."""
-        return self._get(f"/conversations/{conversation_id}/snapshots/{version}", SnapshotInFull)
+        """Return one version with its messages; a version that is not there is named with the newest."""
+        try:
+            return self._get(f"/conversations/{conversation_id}/snapshots/{version}", SnapshotInFull)
+        except ServiceError as error:
+            if error.status != httpx2.codes.NOT_FOUND:
+                raise
+            versions = [snapshot.version for snapshot in self.snapshots(conversation_id)]
+            newest = f"the newest is {versions[-1]}" if versions else f"{conversation_id} has no snapshots yet"
+            reason = f"there is no version {version}; {newest}"
+            raise ServiceError(error.status, error.code, reason, request_id=error.request_id) from None
 
     def restore_plan(self, conversation_id: str, version: int) -> RestorePlan:
         """Return what would be served after going back to an old version; nothing is changed."""

@@ -20,8 +20,10 @@ from cli.demo.recollection import recollect
 from cli.demo.report import SUMMARY_STEP, Event, Report, Survival, events_of, survival
 from cli.demo.scenario import Scenario, job_search
 from cli.demo.view import DemoView, Progress, print_report
+from cli.failures import reason_of
 from cli.installation.accounting import MODEL, Ledger, tokens_of, usage_of
 from cli.local.own_service import UnavailableError, service_at
+from cli.output import failed
 from compaction.policy import FIELDS, Policy, merge
 from compaction.shapes.codecs import decode
 from compaction.steps.runs import StepState
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cli.client.types import Context, Run
+    from cli.options import Service
     from cli.transcripts.readers import Turn
     from compaction.shapes.inner import Shape
 
@@ -38,20 +41,23 @@ def run_demo(
     *,
     as_json: bool = False,
     keep: bool = False,
-    url: str | None = None,
-    key: str | None = None,
+    where: Service | None = None,
     shape: Shape = "messages",
 ) -> int:
     """Play the conversation, show what is compacted, print before and after; return 1 if the service failed.
 
     `shape` is what the turns are posted in, and what the context is read in.
 
-    Without `url` the services are started and stopped here, on servers of their own whatever the environment names;
+    Without `where` the services are started and stopped here, on servers of their own whatever the environment names;
     `keep` leaves them up until Ctrl-C.
     """
     err = Console(stderr=True)
+    url, key = where or (None, None)
     try:
-        with service_at(url, key, own_environment()) as service, ServiceClient(service.url, service.key) as client:
+        with (
+            service_at(url, key, own_environment()) as service,
+            ServiceClient(service.url, service.key) as client,
+        ):
             scenario = job_search(shape=shape)
             with DemoView(len(scenario.turns), err if as_json else Console()) as view:
                 report = Player(client, scenario, view).play()
@@ -62,9 +68,11 @@ def run_demo(
             if keep:
                 with contextlib.suppress(KeyboardInterrupt):
                     threading.Event().wait()
-    except (ServiceError, UnavailableError, httpx2.TransportError, TimeoutError) as error:
+    except UnavailableError as error:
         err.print(f"The demo stopped: {error}", style="red", markup=False, soft_wrap=True)
         return 1
+    except (ServiceError, httpx2.TransportError, TimeoutError) as error:
+        return failed(f"the demo stopped: {reason_of(error) or error}")
     return 0
 
 

@@ -12,6 +12,7 @@ from redis.retry import Retry
 from cli.doctor.database import clock
 from cli.doctor.findings import ok, problem
 from runtime.addresses.redis_clients import redis_client
+from runtime.addresses.shown_address import BROKER_PORT, shown_address
 from runtime.broker import QUEUES, queue_keys
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _SECONDS: Final = 5.0
 
 def broker_findings(settings: Settings) -> Iterator[Finding]:
     """Yield what is found; without Redis, only that."""
+    address = f"{shown_address(settings.broker_url.get_secret_value(), BROKER_PORT)} (PALIMPSEST_BROKER_URL)"
     try:
         client = redis_client(
             settings.broker_url.get_secret_value(),
@@ -38,39 +40,39 @@ def broker_findings(settings: Settings) -> Iterator[Finding]:
             retry=Retry(NoBackoff(), 0),
         )
     except ValueError as error:
-        yield _unreachable(str(error))
+        yield _unreachable(address, str(error))
         return
     try:
-        yield from _server(client)
+        yield from _server(client, address)
     except (AuthenticationError, NoPermissionError) as error:
         yield problem(
             "broker",
-            f"Redis answers, and refuses the login: {error}",
+            f"Redis at {address} answers, and refuses the login: {error}",
             why="wake-ups wait for the sweeper, and workers take no tasks",
             mend="correct user and password in PALIMPSEST_BROKER_URL: redis://user:password@host:port/0",
         )
     except (RedisError, OSError) as error:
-        yield _unreachable(str(error))
+        yield _unreachable(address, str(error))
     finally:
         client.close()
 
 
-def _unreachable(reason: str) -> Finding:
+def _unreachable(address: str, reason: str) -> Finding:
     return problem(
         "broker",
-        f"Redis does not answer: {reason.splitlines()[0] if reason else 'no reason given'}",
+        f"Redis does not answer at {address}: {reason.splitlines()[0] if reason else 'no reason given'}",
         why="wake-ups wait for the sweeper, and workers take no tasks",
         mend="start Redis, or set PALIMPSEST_BROKER_URL",
     )
 
 
-def _server(client: Redis) -> Iterator[Finding]:
+def _server(client: Redis, address: str) -> Iterator[Finding]:
     before = time.time()
     seconds, microseconds = client.time()
     after = time.time()
     info: dict[str, Any] = client.info()
     release = str(info.get("redis_version", "0"))
-    yield ok("broker", f"Redis {release} answers")
+    yield ok("broker", f"Redis {release} answers at {address}")
     if tuple(int(part) for part in release.split(".")[:2]) < OLDEST_REDIS:
         yield problem(
             "broker_version",

@@ -36,11 +36,11 @@ _MARKS: Final[Mapping[State, tuple[str, str]]] = {
     "problem": ("✗", "red"),
 }
 _PREFIX: Final = "PALIMPSEST_"
-_VARIABLES: Final = frozenset(
+VARIABLES: Final = frozenset(
     {f"{_PREFIX}{name.upper()}" for name in (*Settings.model_fields, *FIELDS)}
-    | {f"{_PREFIX}URL", f"{_PREFIX}KEY", POSTGRES_VARIABLE, REDIS_VARIABLE}
+    | {f"{_PREFIX}URL", f"{_PREFIX}KEY", f"{_PREFIX}CONVERSATION", POSTGRES_VARIABLE, REDIS_VARIABLE}
 )
-"""Variables that some part reads; the last four belong to commands."""
+"""Variables that some part reads; the last five belong to commands."""
 _API_SECONDS: Final = 10.0
 
 
@@ -91,12 +91,14 @@ def _findings(*, ask_model: bool, url: str | None) -> Iterator[Finding]:
             yield from model_findings(settings)
     if url is not None:
         yield from _api(url)
+    else:
+        yield ok("api", "no API was asked: with --url or PALIMPSEST_URL it is, too")
 
 
 def _unread_variables() -> Iterator[Finding]:
     for name in sorted(os.environ):
-        if name.upper().startswith(_PREFIX) and name.upper() not in _VARIABLES:
-            meant = "".join(f", perhaps {each}" for each in get_close_matches(name.upper(), _VARIABLES, 1))
+        if name.upper().startswith(_PREFIX) and name.upper() not in VARIABLES:
+            meant = "".join(f", perhaps {each}" for each in get_close_matches(name.upper(), VARIABLES, 1))
             yield warning(
                 "variables",
                 f"nothing reads the variable {name}",

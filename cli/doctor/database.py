@@ -11,6 +11,7 @@ from cli.doctor.findings import ok, problem, warning
 from cli.doctor.work import work_findings
 from migrations.revisions import HEAD, is_enough, is_unreleased
 from migrations.run import current_revision
+from runtime.addresses.shown_address import DATABASE_PORT, shown_address
 from runtime.database_faults import DATABASE_FAULTS, database_fault, find_fault
 from store.engine import owner_engine, service_engine, transaction
 from store.operations import diagnosis
@@ -43,7 +44,7 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
     try:
         with engine.connect() as connection:
             diagnosis.bound_lock_waits(connection, LOCK_SECONDS)
-            yield from _server(connection)
+            yield from _server(connection, database_address(settings))
             yield from _locks(connection)
             try:
                 revision = _revision(connection, settings)
@@ -62,7 +63,7 @@ def database_findings(settings: Settings) -> Iterator[Finding]:
                 yield _indexes(connection)
     except SQLAlchemyError as error:
         known = database_fault(error) or find_fault(diagnosis.refusal(settings)) or DATABASE_FAULTS["08"]
-        what = f"{known.words}: {_reason(error)}"
+        what = f"{known.words}, at {database_address(settings)}: {_reason(error)}"
         yield problem("database", what, why="every call and every worker needs it", mend=known.action)
         return
     finally:
@@ -87,11 +88,16 @@ def _reason(error: SQLAlchemyError) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _server(connection: Connection) -> Iterator[Finding]:
+def database_address(settings: Settings) -> str:
+    """Return where the database is, and the variable that says so."""
+    return f"{shown_address(settings.database_url.get_secret_value(), DATABASE_PORT)} (PALIMPSEST_DATABASE_URL)"
+
+
+def _server(connection: Connection, address: str) -> Iterator[Finding]:
     before = datetime.now(UTC)
     server = diagnosis.server(connection)
     after = datetime.now(UTC)
-    yield ok("database", f"Postgres {server.version.split()[0]} answers")
+    yield ok("database", f"Postgres {server.version.split()[0]} answers at {address}")
     if server.number < OLDEST_POSTGRES * 10_000:
         yield problem(
             "database_version",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 import typer
 
+from cli.output import failed, print_json
 from cli.tables import columns, print_table
 from runtime import ids
-from store.engine import owner_engine
+from store.engine import act_for, owner_engine
 from store.tenants import api_keys, tenants
 from store.tenants.api_keys import CHAT_BACKEND, FURTHEST, SCOPES, USUAL, AlreadyReplacedError, TooManyKeysError
 
@@ -77,27 +76,28 @@ def run_create(settings: Settings, tenant: str, wanted: Wanted, *, as_json: bool
             owner = tenants.create_tenant(connection, tenant)
             new_key = api_keys.create(connection, owner.id, *wanted)
     except TooManyKeysError:
-        return _failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
+        return failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
     except ValueError as error:
-        return _failed(f"{tenant!r}: {error}")
+        return failed(f"{tenant!r}: {error}")
     return _print_once(new_key, tenant, as_json=as_json)
 
 
-def run_list(settings: Settings, tenant: str, *, as_json: bool) -> int:
-    """List a tenant's keys, without their secrets."""
+def run_list(settings: Settings, tenant: str | None, *, as_json: bool) -> int:
+    """List the keys of a tenant, or of all, without their secrets."""
     with _administration(settings) as connection:
-        owner = tenants.find_tenant(connection, tenant)
-        keys = api_keys.all_of(connection, owner.id) if owner else []
-    if owner is None:
-        return _unknown(tenant)
+        owners = tenants.named(connection, tenant)
+        keys = [(owner.name, key) for owner in owners for key in _keys_of(connection, owner)]
+    if tenant is not None and not owners:
+        return failed(f"there is no tenant {tenant!r}")
     if as_json:
-        _print_json([_as_json(key) for key in keys])
+        print_json([{**_as_json(key), "tenant": owner} for owner, key in keys])
         return 0
-    table = columns(("id", "name", "created", "expires", "last used", "revoked", "scopes"))
-    for key in keys:
+    table = columns(("id", "tenant", "name", "created", "expires", "last used", "revoked", "scopes"))
+    for owner_name, key in keys:
         times = (key.created_at, key.expires_at, key.last_used_at, key.revoked_at)
         table.add_row(
             ids.external("key", key.id),
+            owner_name,
             key.name,
             *(f"{time:%Y-%m-%d %H:%M}" if time else "" for time in times),
             ", ".join(key.scopes),
@@ -108,32 +108,65 @@ def run_list(settings: Settings, tenant: str, *, as_json: bool) -> int:
 
 
 def run_rotate(
-    settings: Settings, tenant: str, key: str, overlap: timedelta, expires: datetime | None, *, as_json: bool
+    settings: Settings, tenant: str | None, key: str, overlap: timedelta, expires: datetime | None, *, as_json: bool
 ) -> int:
     """Make a key like another one, given by its id or whole, and print it; the other expires after the overlap."""
-    identifier = _identifier(key)
     try:
         with _administration(settings) as connection:
-            owner = tenants.find_tenant(connection, tenant)
-            new_key = (
-                api_keys.rotate(connection, owner.id, identifier, overlap, expires) if owner and identifier else None
-            )
+            owner, identifier = _find_key(connection, tenant, key)
+            new_key = api_keys.rotate(connection, owner.id, identifier, overlap, expires)
+    except UnknownKeyError as error:
+        return failed(str(error))
     except AlreadyReplacedError as error:
-        return _failed(f"this key was rotated before: {error}")
+        return failed(f"this key was rotated before: {error}")
     except TooManyKeysError:
-        return _failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
+        return failed(f"this tenant has {api_keys.MAXIMUM:,} keys in force; revoke some")
     if new_key is None:
-        return _no_key(owner, tenant)
-    return _print_once(new_key, tenant, as_json=as_json)
+        return failed(_not_in_force(key))
+    return _print_once(new_key, owner.name, as_json=as_json)
 
 
-def run_revoke(settings: Settings, tenant: str, key: str) -> int:
+def run_revoke(settings: Settings, tenant: str | None, key: str) -> int:
     """Revoke a key, given by its id or whole."""
-    identifier = _identifier(key)
-    with _administration(settings) as connection:
-        owner = tenants.find_tenant(connection, tenant)
-        done = owner is not None and identifier is not None and api_keys.revoke(connection, owner.id, identifier)
-    return 0 if done else _no_key(owner, tenant)
+    try:
+        with _administration(settings) as connection:
+            owner, identifier = _find_key(connection, tenant, key)
+            is_revoked = api_keys.revoke(connection, owner.id, identifier)
+    except UnknownKeyError as error:
+        return failed(str(error))
+    return 0 if is_revoked else failed(_not_in_force(key))
+
+
+class UnknownKeyError(Exception):
+    """There is no such key or tenant; the message is one line for people."""
+
+
+def _find_key(connection: Connection, tenant: str | None, key: str) -> tuple[tenants.Tenant, UUID]:
+    """Return whose key it is, and its id; the rest of the transaction is on behalf of that tenant.
+
+    Raises UnknownKeyError, whose message has nothing of the key's secret.
+    """
+    owners = tenants.named(connection, tenant)
+    if tenant is not None and not owners:
+        raise UnknownKeyError(f"there is no tenant {tenant!r}")
+    name = key.partition(".")[0]
+    identifier = ids.parse("key", name)
+    if identifier is None:
+        raise UnknownKeyError("this is no id of a key: palimpsest keys list has them, as key_…")
+    for owner in owners:
+        act_for(connection, owner.id)
+        if api_keys.get(connection, owner.id, identifier) is not None:
+            return owner, identifier
+    raise UnknownKeyError(f"there is no key {name}" + (f" of the tenant {tenant!r}" if tenant is not None else ""))
+
+
+def _keys_of(connection: Connection, owner: tenants.Tenant) -> list[ApiKey]:
+    act_for(connection, owner.id)
+    return api_keys.all_of(connection, owner.id)
+
+
+def _not_in_force(key: str) -> str:
+    return f"the key {key.partition('.')[0]} is not in force any more"
 
 
 def _duration(text: str) -> timedelta | None:
@@ -149,31 +182,14 @@ def _time_left(text: str) -> timedelta | None:
     return moment - datetime.now(UTC) if moment.tzinfo else None
 
 
-def _identifier(key: str) -> UUID | None:
-    return ids.parse("key", key.partition(".")[0])
-
-
 def _administration(settings: Settings) -> AbstractContextManager[Connection]:
     return owner_engine(settings.database_url.get_secret_value()).begin()
-
-
-def _no_key(owner: tenants.Tenant | None, tenant: str) -> int:
-    return _unknown(tenant) if owner is None else _failed("this tenant has no such key in force")
-
-
-def _unknown(tenant: str) -> int:
-    return _failed(f"there is no tenant {tenant!r}")
-
-
-def _failed(reason: str) -> int:
-    print(f"palimpsest: {reason}", file=sys.stderr)  # noqa: T201
-    return 1
 
 
 def _print_once(new_key: tuple[ApiKey, str], tenant: str, *, as_json: bool) -> int:
     row, key = new_key
     if as_json:
-        _print_json({**_as_json(row), "tenant": tenant, "key": key})
+        print_json({**_as_json(row), "tenant": tenant, "key": key})
     else:
         print(key)  # noqa: T201 - the command's output
     return 0
@@ -186,7 +202,3 @@ def _as_json(key: ApiKey) -> dict[str, Any]:
         "tenant_id": ids.external("ten", key.tenant_id),
         "replaced_by": ids.external("key", key.replaced_by) if key.replaced_by else None,
     }
-
-
-def _print_json(value: object) -> None:
-    print(msgspec.json.encode(value).decode())  # noqa: T201 - the command's output

@@ -14,6 +14,7 @@ from rich.text import Text
 from cli.client.client import ServiceClient
 from cli.output import failed, print_json
 from cli.tables import PlainTable, columns, money_of_calls, print_table
+from runtime.addresses.shown_address import BROKER_PORT, DATABASE_PORT, shown_address
 from runtime.broker import QUEUES, QueueDepths
 from store.conversations import usages
 from store.conversations.usages import SavedDay
@@ -73,8 +74,21 @@ def run_stats(settings: Settings, tenant: str | None, days: int, *, as_json: boo
     if as_json:
         print_json(_document(figures, alive))
     else:
-        _print(figures, alive, Console())
+        console = Console()
+        console.print(_describe_source(settings, tenant), style="dim", markup=False, highlight=False, soft_wrap=True)
+        _print(figures, alive, console)
     return 0
+
+
+def _describe_source(settings: Settings, tenant: str | None) -> str:
+    """Return where the figures are from, and what is not among them."""
+    database = shown_address(settings.database_url.get_secret_value(), DATABASE_PORT)
+    broker = shown_address(settings.broker_url.get_secret_value(), BROKER_PORT)
+    whose = "all tenants" if tenant is None else f"the tenant {tenant}"
+    return (
+        f"Of {whose}, from the database at {database} (PALIMPSEST_DATABASE_URL) and Redis at {broker}. "
+        "Processes are workers and sweepers alone: APIs and gateways do not report themselves."
+    )
 
 
 def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
@@ -85,6 +99,14 @@ def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
         print_json({"usage": usage, "services": parts})
         return 0
     console = Console()
+    console.print(
+        f"Of the tenant of this key, from the API at {service.url}. Conversations, runs and processes are not among "
+        "it: without --url and --key, palimpsest stats has them from the database.",
+        style="dim",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     today, limits = usage["today"], usage["today"]["limits"]
     of = {name: "" if limits[name] is None else f" of {limits[name]}" for name in limits}
     console.print(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -21,6 +22,7 @@ from cli.local.forking import COMMAND, ForkServer
 from cli.local.preparation import ServiceError, one_line, prepare, revoke
 from cli.local.processes import Supervisor
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
+from runtime.http.listening import CannotListenError, check_port_is_free
 from runtime.summarizers import DEFAULT_MODELS, provider_of
 
 if TYPE_CHECKING:
@@ -36,7 +38,12 @@ _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0  # then workers are killed; their leases expire and the work is done again
 _WATCH_SECONDS = 0.5
+_EVERY_PART = "gateway, API, sweeper, workers, Redis and Postgres"
+"""What is stopped, for people."""
 _STOP_ORDER = ("gateway", "api", "sweeper", "checks", "summaries")
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PASSWORD = re.compile(r":[^:@/]*@")
+"""The password of a URL, with what stands around it."""
 _PARTS: dict[str, list[str]] = {
     "api": ["api"],
     "gateway": ["gateway"],
@@ -107,13 +114,14 @@ def running_service(
         # It loads what the parts use while the servers start.
         parts = running.enter_context(ForkServer(given))
         stack = running.enter_context(EmbeddedStack.from_environment(data_dir, durable=durable, environ=given))
-        _check(stopping)
+        started = "Postgres and Redis"
+        _check(stopping, started)
         is_own = not given.get("PALIMPSEST_DATABASE_URL")
         prepared = prepare(stack.database_url, data_dir, is_own=is_own)
         if data_dir is None and not is_own:
             # The database stays, and nobody could find a key again that opens everything.
             running.callback(revoke, stack.database_url, prepared.api_key)
-        _check(stopping)
+        _check(stopping, started)
         name = summarizer or given.get("PALIMPSEST_SUMMARIZER") or _default_summarizer(given)
         env = given | {
             "PALIMPSEST_DATABASE_URL": prepared.parts_url,
@@ -151,11 +159,11 @@ def running_service(
         )
 
 
-def run_serve(port: int, data_dir: str | None, summarizer: str | None) -> int:
+def run_serve(port: int, data_dir: str | None, summarizer: str | None, *, show_keys: bool = False) -> int:
     """Run in the foreground until SIGINT or SIGTERM; answer the exit status, 0 or 1.
 
-    Once ready it prints one JSON line on stdout and a few lines for people on stderr. A second signal does not
-    wait for an orderly end.
+    Once ready it prints one JSON line on stdout and a few lines for people on stderr. On a terminal both are without
+    keys and passwords unless `show_keys`. A second signal does not wait for an orderly end.
     """
     kept_in = None if data_dir is None else Path(data_dir)
     stopping = threading.Event()
@@ -165,13 +173,16 @@ def run_serve(port: int, data_dir: str | None, summarizer: str | None) -> int:
             raise KeyboardInterrupt
         stopping.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
         with running_service(port=port, data_dir=kept_in, summarizer=summarizer, stopping=stopping) as service:
-            _announce(service)
+            _announce(service, show_keys=show_keys)
             while not stopping.wait(_WATCH_SECONDS):
                 service.check()
-    except ServiceStoppedError:
+        sys.stderr.write(f"palimpsest: stopped: {_EVERY_PART}\n")
+    except ServiceStoppedError as stopped:
+        sys.stderr.write(f"palimpsest: {stopped}\n")
         return 0
     except (ServiceError, EmbeddedError) as error:
         sys.stderr.write(f"palimpsest: {error}\n")
@@ -182,10 +193,16 @@ def run_serve(port: int, data_dir: str | None, summarizer: str | None) -> int:
     return 0
 
 
-def _announce(service: RunningService) -> None:
+def _announce(service: RunningService, *, show_keys: bool) -> None:
     fields = ("url", "api_key", "database_url", "broker_url", "gateway_url")
-    sys.stdout.write(json.dumps({field: getattr(service, field) for field in fields}) + "\n")
+    ready: dict[str, str | None] = {field: getattr(service, field) for field in fields}
+    if sys.stdout.isatty() and not show_keys:
+        ready["api_key"] = None
+        for field in ("database_url", "broker_url"):
+            ready[field] = _PASSWORD.sub(":***@", ready[field] or "")
+    sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
+    key = service.api_key if show_keys else "$PALIMPSEST_KEY"
     lines = {
         "API": f"{service.url}  ({_describe_reach(service.host)})",
         "Console": f"{service.url}/console/sign-in?ticket={service.console_ticket}",
@@ -193,10 +210,8 @@ def _announce(service: RunningService) -> None:
         "Docs": f"{service.url}/docs, metrics: {service.url}/metrics",
         "Store": service.store,
         "Model": service.model,
-        "Key": service.api_key,
-        "Try": f"curl -s {shlex.quote(f'{service.url}/v1/conversations')}"
-        f" -H {shlex.quote(f'x-api-key: {service.api_key}')}"
-        " -H 'content-type: application/json' -d '{}'",
+        "Key": service.api_key if show_keys else "not shown; --show-keys shows it, and the console makes others",
+        "Try": f"curl -s {shlex.quote(f'{service.url}/v1/conversations')} -H \"authorization: Bearer {key}\" -d '{{}}'",
     }
     sys.stderr.write("".join(f"{label:<8}{text}\n" for label, text in lines.items()))
     sys.stderr.flush()
@@ -206,13 +221,10 @@ def _claim_port(host: str, port: int) -> int:
     """Answer the port, or a free one for 0. Raises ServiceError early for one that is taken."""
     if port == 0:
         return free_port()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the API's own socket has it
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ServiceError(f"cannot listen on port {port} of {host}: {error.strerror}") from None
+    try:
+        check_port_is_free(host, port)
+    except CannotListenError as error:
+        raise ServiceError(str(error)) from None
     return port
 
 
@@ -238,7 +250,7 @@ def _await_ready(host: str, port: int, supervisor: Supervisor, stopping: threadi
     while True:
         if supervisor.failed.is_set():
             raise ServiceError(supervisor.failure)
-        _check(stopping)
+        _check(stopping, _EVERY_PART)
         answer = _readiness(host, port)
         if answer == "200":
             return
@@ -260,9 +272,9 @@ def _readiness(host: str, port: int) -> str:
     return "200" if status.startswith("200") else f"{status} {body}"
 
 
-def _check(stopping: threading.Event) -> None:
+def _check(stopping: threading.Event, started: str) -> None:
     if stopping.is_set():
-        raise ServiceStoppedError("stopped before it was ready")
+        raise ServiceStoppedError(f"stopped before it was ready: {started}")
 
 
 def _describe_reach(host: str) -> str:

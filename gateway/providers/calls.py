@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.request import getproxies, proxy_bypass
@@ -16,7 +18,6 @@ from gateway.doors import DoorError
 from gateway.providers.answers import CutOffError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator
 
     from gateway.doors import Door, Headers
@@ -35,6 +36,12 @@ MOST_HEADERS: Final = 1_000
 """Headers of an answer; what stands before a provider adds its own, and limits of rate are several for each model."""
 MOST_WAITING_BYTES: Final = 64 * 1024
 """Bytes of an answer that wait for their client before less is read from the provider."""
+_REASONS: Final[dict[type[BaseException], str]] = {
+    socket.gaierror: "no host of this name is found",
+    ConnectionRefusedError: "it refuses the connection",
+    ssl.SSLCertVerificationError: "its certificate is not trusted",
+}
+"""Why a provider can't be reached, by the kind of the error."""
 _OF_THE_CLIENT: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that the HTTP client would add."""
 
@@ -73,9 +80,10 @@ class ProviderCalls:
                     ssl=await self._context() if url.scheme == "https" else True,
                 )
         except TimeoutError:
-            raise DoorError(504, "The provider did not answer in time.") from None
+            raise DoorError(504, f"The provider at {_host(url)} did not answer in time.") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise DoorError(502, f"The provider can't be reached: {_why(error)}.") from None
+            reason = f"The provider at {_host(url)} can't be reached: {_why(error)}."
+            raise DoorError(502, f"{reason} The gateway's {provider.setting} says where it is.") from None
         return CalledProvider(response)
 
     async def close(self) -> None:
@@ -154,6 +162,12 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
         yield body[start : start + PIECE_BYTES]
 
 
+def _host(url: URL) -> str:
+    """Return host and port of a provider; a login in its URL is not shown."""
+    return f"{url.host}:{url.port}"
+
+
 def _why(error: Exception) -> str:
-    """Return what went wrong by its name, that of the cause where the client only wraps it."""
-    return type(error.__cause__ or error).__name__
+    """Return why a provider can't be reached, in words for the usual reasons, else by the error's name."""
+    cause = error.__cause__ or error
+    return next((words for kind, words in _REASONS.items() if isinstance(cause, kind)), type(cause).__name__)

@@ -25,23 +25,23 @@ class Provider(NamedTuple):
     url: str
     """With the API's version, without a slash at the end."""
     key: str | None
+    setting: str
+    """The variable that says where it is."""
 
 
 class Providers:
     """The providers of an installation and of its tenants."""
 
     def __init__(self, settings: Settings) -> None:
+        anthropic = Upstream(base_url=settings.anthropic_base_url or _ANTHROPIC, api_key=settings.anthropic_api_key)
         openai = Upstream(base_url=settings.openai_base_url or _OPENAI, api_key=settings.openai_api_key)
-        usual: dict[Shape, Upstream] = {
-            "messages": Upstream(
-                base_url=settings.anthropic_base_url or _ANTHROPIC, api_key=settings.anthropic_api_key
-            ),
-            "chat": openai,
-            "responses": openai,
+        self._all = {
+            **_providers({"messages": anthropic}, "ANTHROPIC_BASE_URL"),
+            **_providers({"chat": openai, "responses": openai}, "OPENAI_BASE_URL"),
+            **_providers(settings.gateway_upstreams, "PALIMPSEST_GATEWAY_UPSTREAMS"),
         }
-        self._all = _providers({**usual, **settings.gateway_upstreams})
         self._of_tenants = {
-            tenant: {**self._all, **_providers(own)}
+            tenant: {**self._all, **_providers(own, "PALIMPSEST_GATEWAY_TENANTS")}
             for name, own in settings.gateway_tenants.items()
             if (tenant := ids.parse("ten", name)) is not None
         }
@@ -55,11 +55,12 @@ class Providers:
         return tenant_id in self._of_tenants
 
 
-def _providers(upstreams: Mapping[Shape, Upstream] | Upstreams) -> dict[Shape, Provider]:
+def _providers(upstreams: Mapping[Shape, Upstream] | Upstreams, setting: str) -> dict[Shape, Provider]:
     return {
         shape: Provider(
             _with_version(shape, upstream.base_url),
             upstream.api_key.get_secret_value() if upstream.api_key else None,
+            setting,
         )
         for shape, upstream in upstreams.items()
     }

@@ -98,7 +98,7 @@ def test_an_append_is_repeated_under_one_idempotency_key(server: Scripted, clien
 
 def test_repeats_are_bounded(server: Scripted, client: ServiceClient) -> None:
     server.answers = [(503, BUSY, {"retry-after": "0"})] * (ATTEMPTS + 1)
-    with pytest.raises(ServiceError, match="503 busy: try later") as caught:
+    with pytest.raises(ServiceError, match="try later") as caught:
         client.conversation("conv_1")
     assert (caught.value.status, caught.value.request_id) == (503, "req_1")
     assert len(server.calls) == ATTEMPTS
@@ -129,9 +129,9 @@ def test_a_problem_document_becomes_an_error(server: Scripted, client: ServiceCl
         client.append_turn("conv_1", [message('"hi"')])
     error = caught.value
     assert (error.status, error.code, error.pointer, error.request_id) == (422, "bad_role", "/messages/0/role", "req_9")
-    assert str(error) == "422 bad_role: no such role at /messages/0/role (request req_9)"
+    assert str(error) == "no such role (messages.0.role) (request req_9)"
     server.answers = [(502, b"<html>bad gateway</html>", {"request-id": "req_2"})]
-    with pytest.raises(ServiceError, match=r"502 http_error: <html>bad gateway</html> \(request req_2\)"):
+    with pytest.raises(ServiceError, match=r"what answers at http://\S+ is not the API: 502 Bad Gateway"):
         client.conversation("conv_1")
 
 

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from cli.client.client import ServiceClient
 from cli.local.forking import COMMAND
 from cli.main import app
 from cli.tables import columns, print_table
@@ -171,24 +172,38 @@ def test_a_restore_asks_before_it_changes_anything(service: Service, own: Told) 
 
 
 def test_what_is_not_there_is_told_in_one_line(service: Service, told: Told) -> None:
-    for arguments in (
-        ("inspect", "conv_x"),
-        ("snapshots", "conv_x"),
-        ("diff", told.id, "0", "99"),
-        ("restore", told.id, "99", "--yes"),
+    unknown = "there is no conversation conv_x"
+    with ServiceClient(service.api.url, told.key) as client:
+        newest = client.snapshots(told.id)[-1].version
+    version = f"there is no version 99; the newest is {newest}"
+    for arguments, reason in (
+        (("inspect", "conv_x"), unknown),
+        (("snapshots", "conv_x"), unknown),
+        (("bisect", "conv_x", "--text", "any"), unknown),
+        (("recall", "conv_x", "any"), unknown),
+        (("erase", "conv_x", "--yes"), unknown),
+        (("diff", "conv_x", "0", "1"), unknown),
+        (("diff", told.id, "0", "99"), version),
+        (("diff", told.id, "98"), version.replace("99", "98")),
+        (("restore", told.id, "99", "--yes"), version),
     ):
         result = run(service, told, *arguments, code=1)
-        assert result.stdout == ""
-        assert result.stderr.startswith("palimpsest: 404 not_found: ")
-        assert {"conv_x", "99"} & set(re.split(r"[/ ]", result.stderr)), "it says what is not there"
-        assert result.stderr.count("\n") == 1
+        assert (result.stdout, result.stderr) == ("", f"palimpsest: {reason}\n")
+
+
+def test_a_key_that_is_not_taken_is_told_with_what_sets_it(service: Service, told: Told) -> None:
+    result = run(service, told, "inspect", told.id, "--key", "key_wrong", code=1)
+    reason = f"palimpsest: the API at {service.api.url} does not take this key: correct --key or PALIMPSEST_KEY"
+    assert result.stderr.startswith(reason)
 
 
 def test_an_api_that_cannot_be_reached_is_told_in_one_line(service: Service, told: Told) -> None:
     for command in (["inspect"], ["restore", "1"]):
         result = run(service, told, command[0], told.id, *command[1:], "--url", "http://127.0.0.1:1", code=1)
         assert result.stdout == ""
-        assert result.stderr.startswith("palimpsest: the API at http://127.0.0.1:1/ cannot be reached: ")
+        assert result.stderr.startswith(
+            "palimpsest: the API at http://127.0.0.1:1 cannot be reached (--url or PALIMPSEST_URL): "
+        )
         assert result.stderr.count("\n") == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sqlalchemy import make_url
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from cli.local.embedded import free_port
 from cli.local.forking import COMMAND
 from cli.main import app
 from compaction.recall.departures import Departure
@@ -25,6 +27,7 @@ from runtime.release import VERSION
 from store.operations.operator_actions import Operator
 from store.recall import requests
 from tests.conftest import make_tenant
+from tests.support.eventually import eventually
 from tests.support.processes import started
 from tests.support.service.command_line import own_logging
 from tests.support.service.in_process import Chat, Workers
@@ -194,7 +197,8 @@ def test_stats_of_a_tenant_by_the_api(service: Service) -> None:
     assert document["services"]["database"] == "ok"
     printed = CliRunner().invoke(app, ["stats"], env=asked)
     assert printed.exit_code == 0
-    assert printed.stdout.startswith("Today: 0 tokens")
+    assert f"from the API at {service.api.url}. " in printed.stdout
+    assert "\nToday: 0 tokens" in printed.stdout
     # A tenant that is named is looked up: the API would tell of the key's own.
     named = CliRunner().invoke(app, ["stats", "--tenant", "acme"], env=asked)
     assert named.exit_code == 1
@@ -218,6 +222,8 @@ def test_a_database_that_cannot_be_reached_is_told_in_one_line(arguments: list[s
     assert done.exit_code == 1
     assert (done.stdout, done.stderr.count("\n")) == ("", 1), done.output
     assert done.stderr.startswith("palimpsest: the database ")
+    assert "127.0.0.1" in done.stderr
+    assert "PALIMPSEST_DATABASE_URL" in done.stderr
 
 
 def test_an_empty_database_is_told_in_one_line(empty_database_url: str) -> None:
@@ -240,11 +246,66 @@ def test_a_login_that_may_not_is_told_in_one_line(chat: Chat) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_api_that_cannot_listen_ends_with_1(chat: Chat, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("part", "setting"), [("api", "PALIMPSEST_PORT"), ("gateway", "PALIMPSEST_GATEWAY_PORT")])
+def test_a_server_that_cannot_listen_ends_before_it_says_that_it_started(
+    chat: Chat, tmp_path: Path, part: str, setting: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, (tmp_path / "log").open("wb") as log:
-        command = [*COMMAND, "api", "--port", str(taken.getsockname()[1])]
-        assert started(command, os.environ | environment(chat.settings), log).wait(60) == 1
-    assert "address already in use" in (tmp_path / "log").read_text()
+        port = taken.getsockname()[1]
+        command = [*COMMAND, part, "--port", str(port)]
+        own = environment(chat.settings) | {"PALIMPSEST_LOG_LEVEL": "info"}
+        assert started(command, os.environ | own, log).wait(60) == 1
+    assert (tmp_path / "log").read_text() == (
+        f"palimpsest: cannot listen on port {port} of 127.0.0.1: Address already in use; "
+        f"set another one with --port or {setting}\n"
+    )
+
+
+@pytest.mark.parametrize("part", ["api", "gateway"])
+def test_a_server_without_its_stores_names_them_and_their_settings(chat: Chat, tmp_path: Path, part: str) -> None:
+    own = environment(chat.settings) | {
+        "PALIMPSEST_DATABASE_URL": "postgresql://me:secret@127.0.0.1:1/chats",
+        "PALIMPSEST_BROKER_URL": "redis://:secret@127.0.0.1:2/0",
+        "PALIMPSEST_LOG_LEVEL": "info",
+    }
+    with (tmp_path / "log").open("wb") as log:
+        server = started([*COMMAND, part, "--port", str(free_port())], os.environ | own, log)
+
+        def lines() -> dict[str, dict[str, str]]:
+            text = (tmp_path / "log").read_text()
+            assert "secret" not in text
+            events = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            return {event["event"]: event for event in events}
+
+        eventually(lambda: {"database.unreachable", "broker.unreachable"} <= set(lines()))
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    database, broker = (lines()[f"{store}.unreachable"] for store in ("database", "broker"))
+    assert (database["address"], database["setting"]) == ("127.0.0.1:1/chats", "PALIMPSEST_DATABASE_URL")
+    assert (broker["address"], broker["setting"]) == ("127.0.0.1:2/0", "PALIMPSEST_BROKER_URL")
+
+
+def test_a_demo_on_a_wrong_address_is_told_in_one_line() -> None:
+    done = CliRunner().invoke(app, ["demo", "--url", "http://127.0.0.1:1", "--key", "key_x"])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
+    assert "the API at http://127.0.0.1:1 cannot be reached (--url or PALIMPSEST_URL)" in done.stderr
+    done = CliRunner().invoke(app, ["demo", "--url", "127.0.0.1:1", "--key", "key_x"])
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
+def test_stats_and_doctor_name_the_addresses_that_they_looked_at(chat: Chat) -> None:
+    url = make_url(chat.settings.database_url.get_secret_value())
+    told = " ".join(run(chat, "stats").stdout.split())
+    assert f"the database at {url.host}:{url.port}/{url.database} (PALIMPSEST_DATABASE_URL)" in told
+    assert "APIs and gateways do not report themselves" in told
+    found = CliRunner().invoke(app, ["doctor"], env=environment(chat.settings)).stdout
+    assert f"answers at {url.host}:{url.port}/{url.database} (PALIMPSEST_DATABASE_URL)" in found
+    assert "no API was asked" in found
+
+
+def test_an_export_names_a_tenant_that_is_not_there(chat: Chat) -> None:
+    done = run(chat, "export", ids.external("conv", cut(chat)), "--tenant", "nobody", code=1)
+    assert done.stderr == "palimpsest: there is no tenant 'nobody'\n"
 
 
 @pytest.mark.parametrize("name", ["prod [/eu]", "[red]prod", ":smile:", "\x1b]0;prod\x07\x9b2J"])
@@ -263,7 +324,8 @@ def test_names_are_shown_as_they_are(chat: Chat, name: str) -> None:
 def test_a_name_that_is_blank_makes_no_tenant(chat: Chat, name: str) -> None:
     # As of a variable of a script that is not set.
     done = run(chat, "keys", "create", "--tenant", name, code=1)
-    assert (done.stdout, done.stderr) == ("", f"palimpsest: {name!r}: a tenant's name is not blank\n")
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert done.stderr.endswith(": a tenant's name is not blank\n")
 
 
 class Page(QuietHandler):
@@ -278,7 +340,7 @@ def test_another_services_answer_is_told_in_one_line(command: str) -> None:
     with ThreadedServer(Page) as server:
         done = CliRunner().invoke(app, [command, "conv_" + "0" * 32, "--url", server.url, "--key", "k"])
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.output
-    assert done.stderr.startswith("palimpsest: 200 bad_answer: this is no answer of the API: ")
+    assert done.stderr.startswith("palimpsest: this is no answer of the API: ")
 
 
 @pytest.mark.parametrize(

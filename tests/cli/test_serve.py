@@ -114,8 +114,10 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
     stderr = (tmp_path / "stderr").read_text()
     assert "Traceback" not in stderr
     people = [line for line in stderr.splitlines() if line and line[9:12] != " | "]
-    assert [line.split()[0] for line in people] == ["API", "Console", "Gateway", "Docs", "Store", "Model", "Key", "Try"]
-    assert len({len(line) - len(line[7:].lstrip()) for line in people}) == 1  # aligned
+    labels = ["API", "Console", "Gateway", "Docs", "Store", "Model", "Key", "Try", "palimpsest:"]
+    assert [line.split()[0] for line in people] == labels
+    assert len({len(line) - len(line[7:].lstrip()) for line in people[:-1]}) == 1  # aligned
+    assert people[-1] == "palimpsest: stopped: gateway, API, sweeper, workers, Redis and Postgres"
     assert "extractive, no model is called" in stderr
     assert (tmp_path / "data" / "api-key").stat().st_mode & 0o777 == 0o600
 
@@ -130,6 +132,38 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
         process.kill()
     assert still_running(*processes) == []
     check_what_is_printed((tmp_path / "stderr").read_text().splitlines(), second, *secrets)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_secrets_are_on_a_terminal_only_if_they_were_asked_for(
+    ready_parts: None,
+    database_url: str,
+    broker_url: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    shown: bool,
+) -> None:
+    with running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO()) as service:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        serve._announce(service, show_keys=shown)
+        output, errors = capsys.readouterr()
+        password = make_url(database_url).password
+        assert password
+        assert {service.api_key in text for text in (output, errors)} == {shown}
+        assert (password in output) == shown
+        assert json.loads(output)["url"] == service.url
+
+
+def test_a_stop_while_it_starts_is_quiet_and_says_what_was_stopped(tmp_path: Path) -> None:
+    with serving("--port", "0", cwd=tmp_path) as process:
+        eventually(lambda: len(descendants(process.pid)) > 1, SECONDS)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=SECONDS)
+    assert (process.returncode, output) == (0, "")
+    lines = [line for line in (tmp_path / "stderr").read_text().splitlines() if line[9:12] != " | "]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("palimpsest: stopped before it was ready: ")
 
 
 def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:
@@ -462,7 +496,7 @@ def check_what_is_printed(lines: list[str], answer: dict[str, str], second: str,
     assert all(hidden)
     assert [word for word in hidden if word in logs] == []
     printed = "\n".join(people)
-    assert (printed.count(key), printed.count(ticket)) == (2, 1)
+    assert (printed.count(key), printed.count(ticket)) == (0, 1)
     assert [word for word in [second, *secret] if word in printed] == []
 
 

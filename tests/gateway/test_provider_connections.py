@@ -81,7 +81,7 @@ async def provider(
 
 async def post(own: ProviderCalls, loopback: Loopback, body: bytes = b"{}", method: str = "POST") -> ProviderAnswer:
     headers = [(b"x-kept", b"yes"), (b"content-length", b"%d" % len(body))]
-    return await own.send(method, Provider(loopback.url, None), CHAT, b"a=b%20c%2f", headers, body)
+    return await own.send(method, Provider(loopback.url, None, "OPENAI_BASE_URL"), CHAT, b"a=b%20c%2f", headers, body)
 
 
 async def whole(answer: ProviderAnswer) -> bytes:
@@ -173,7 +173,7 @@ def test_header_is_one_line(value: bytes) -> None:
     async def test() -> None:
         async with provider(saying(SIZED)) as (loopback, own):
             with pytest.raises(DoorError, match="ValueError"):
-                await own.send("POST", Provider(loopback.url, None), CHAT, b"", [(b"x", value)], b"")
+                await own.send("POST", Provider(loopback.url, None, "OPENAI_BASE_URL"), CHAT, b"", [(b"x", value)], b"")
         assert not loopback.heads
 
     run(test())
@@ -295,7 +295,7 @@ def test_answers_without_a_body(method: str) -> None:
 
     async def test() -> None:
         async with provider(saying(raw)) as (loopback, own):
-            answer = await own.send(method, Provider(loopback.url, None), CHAT, b"", [], b"")
+            answer = await own.send(method, Provider(loopback.url, None, "OPENAI_BASE_URL"), CHAT, b"", [], b"")
             assert answer.status == (200 if method == "HEAD" else 204)
             assert await whole(answer) == b""
 
@@ -397,8 +397,12 @@ def test_provider_that_nobody_finds_is_away() -> None:
     async def test() -> None:
         own = ProviderCalls(Settings())
         with pytest.raises(DoorError) as raised:
-            await own.send("POST", Provider("http://nobody.invalid/v1", None), CHAT, b"", [], b"")
+            await own.send("POST", Provider("http://nobody.invalid/v1", None, "OPENAI_BASE_URL"), CHAT, b"", [], b"")
         assert raised.value.status == 502
+        assert raised.value.detail == (
+            "The provider at nobody.invalid:80 can't be reached: no host of this name is found. "
+            "The gateway's OPENAI_BASE_URL says where it is."
+        )
         await own.close()
 
     run(test())
@@ -424,7 +428,7 @@ def test_certificate_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                     assert await whole(await post(own, loopback, b"x" * (3 * PIECE_BYTES))) == b"hello"
                 assert loopback.connections == 1
             else:
-                with pytest.raises(DoorError, match="SSLCertVerificationError"):
+                with pytest.raises(DoorError, match="its certificate is not trusted"):
                     await post(own, loopback)
 
     run(test(is_trusted=False))
@@ -437,7 +441,7 @@ def test_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
         async with provider(saying(chunked(b"by way of it", [3]))) as (loopback, _):
             monkeypatch.setenv("http_proxy", loopback.url.removesuffix("/v1"))
             own = ProviderCalls(Settings())
-            away = Provider("http://model.example/v1", None)
+            away = Provider("http://model.example/v1", None, "OPENAI_BASE_URL")
             answer = await own.send("POST", away, CHAT, b"", [(b"content-length", b"2")], b"{}")
             assert (answer.status, await whole(answer)) == (200, b"by way of it")
             assert loopback.heads[0].startswith(b"POST http://model.example/v1/chat/completions HTTP/1.1\r\n")
@@ -452,7 +456,9 @@ def test_header_of_other_letters_goes_on(value: bytes, sent: bytes) -> None:
     async def test() -> None:
         async with provider(saying(SIZED)) as (loopback, own):
             headers = [(b"x-title", value), (b"content-length", b"2")]
-            await whole(await own.send("POST", Provider(loopback.url, None), CHAT, b"", headers, b"{}"))
+            await whole(
+                await own.send("POST", Provider(loopback.url, None, "OPENAI_BASE_URL"), CHAT, b"", headers, b"{}")
+            )
             assert b"x-title: " + sent + b"\r\n" in loopback.heads[0]
 
     run(test())

@@ -572,8 +572,25 @@ class TestByCommand:
         assert run_revoke(settings, "acme", new["id"]) == 0
         assert run_revoke(settings, "acme", new["id"]) == 1
         assert run_rotate(settings, "acme", new["id"], DAY, None, as_json=True) == 1
-        assert "no such key in force" in capsys.readouterr().err
+        assert "is not in force any more" in capsys.readouterr().err
         assert self.rows(settings, capsys)[1]["revoked_at"]
+
+    def test_the_tenant_of_a_key_is_found(
+        self, settings: Settings, made: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        other = Wanted("other", frozenset(SCOPES), None)
+        assert run_create(settings, "other", other, as_json=False) == 0
+        capsys.readouterr()
+        assert run_rotate(settings, None, made["id"], DAY, None, as_json=True) == 0
+        assert json.loads(capsys.readouterr().out)["tenant"] == "acme"
+        assert run_list(settings, None, as_json=True) == 0
+        assert [row["tenant"] for row in json.loads(capsys.readouterr().out)] == ["acme", "acme", "other"]
+        assert run_revoke(settings, None, made["id"]) == 0
+        assert run_revoke(settings, "other", made["id"]) == 1
+        assert f"there is no key {made['id']} of the tenant 'other'" in capsys.readouterr().err
+        secret = "nothing.to-be-shown"
+        assert run_revoke(settings, None, secret) == 1
+        assert "to-be-shown" not in capsys.readouterr().err
 
     def test_tenants_that_are_none(self, settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
         nobody = ids.external("key", ids.new_id())
