@@ -16,12 +16,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is there without servers, in folders where that is most of it.
 UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py
 
-.PHONY: help setup demo serve unit test clients faults check format docs screenshots manual bench scaling reach fidelity cost fuzz soak audit sbom constraints clean distclean
+.PHONY: help setup demo serve unit test clients clients-dist faults check format docs screenshots manual bench scaling reach fidelity cost fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
 	@echo
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "ARGS is passed on: make test ARGS=\"-k append -x\", make serve ARGS=\"--port 8080 --data-dir data\""
 
@@ -59,6 +59,9 @@ clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the S
 	    tests/clients/test_typescript_client.py tests/clients/test_langchain_adapter.py tests/repository/test_integrate_page.py \
 	    tests/clients/test_example_chat.py tests/clients/test_example_open_webui.py tests/clients/test_recalling.py \
 	    tests/clients/test_coding_agent.py tests/clients/test_litellm_proxy.py tests/clients/gateway $(ARGS)
+
+clients-dist: $(STAMP) ## Build the clients as tarballs and wheels, into dist/clients
+	@clients/pack
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests and more examples of properties included; print what was measured
 	@PALIMPSEST_HYPOTHESIS=$${PALIMPSEST_HYPOTHESIS:-thorough} $(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

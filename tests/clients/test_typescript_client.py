@@ -20,6 +20,7 @@ from tests.support.service.in_process_worker import work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.support.service.running_api import Service
 
@@ -103,3 +104,25 @@ def test_the_adapter_of_the_ai_sdk_passes_its_own_tests(service: Service, every_
         assert "a stream" in npm("ai-sdk", service, "build", "test", **urls)
         check_recalled(model, service.client.get("/v1/recall-tool").json())
     check_asked(every_api)
+
+
+@pytest.mark.usefixtures("built")
+def test_the_tarball_is_whole_and_loads_as_either_kind_of_module(tmp_path: Path) -> None:
+    packed = ["npm", "pack", "--silent", "--pack-destination", str(tmp_path)]
+    subprocess.run(packed, cwd=CLIENTS / "typescript", check=True, capture_output=True)
+    (tarball,) = tmp_path.glob("*.tgz")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "package.json").write_text("{}")
+    # It needs no other package, so that no registry is asked.
+    install = ["npm", "install", "--offline", "--no-audit", "--no-fund", str(tarball)]
+    done = subprocess.run(install, cwd=project, check=True, capture_output=True, text=True)
+    assert "EBADENGINE" not in done.stderr
+    tarball.unlink()
+    for name, source in (
+        ("a.cjs", 'console.log(typeof require("palimpsest-context-client").Client)'),
+        ("a.mjs", 'import { Client } from "palimpsest-context-client"; console.log(typeof Client)'),
+    ):
+        (project / name).write_text(source)
+        ran = subprocess.run(["node", name], cwd=project, check=True, capture_output=True, text=True)
+        assert ran.stdout == "function\n"

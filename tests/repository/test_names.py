@@ -88,6 +88,8 @@ def installs() -> Iterator[tuple[Path, str, str]]:
 
 
 def is_a_path_of_ours(word: str, tool: str) -> bool:
+    if tool == "npm" and (packed := re.fullmatch(r"\./(?:dist/clients/)?(.+)-\d+\.\d+\.\d+\.tgz", word)):
+        return packed[1] in PUBLISHED["npm"]
     folder = ROOT / word.removeprefix("file:").partition("[")[0]
     return word.startswith(".") and (folder / ("pyproject.toml" if tool == "pip" else "package.json")).is_file()
 
@@ -113,7 +115,7 @@ def test_what_pages_and_scripts_install_is_a_checkout_or_pinned() -> None:
     items = list(installs())
     assert {word for _, _, word in items if is_a_path_of_ours(word, "pip")} >= {".[otel]", "./clients/python"}
     assert {word for _, tool, word in items if is_a_path_of_ours(word, tool) and tool == "npm"} >= {
-        "./clients/typescript"
+        "./dist/clients/palimpsest-context-client-0.1.0.tgz"
     }
     wrong = [
         f"{path.relative_to(ROOT)}: {tool} install {word}"

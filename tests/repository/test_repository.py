@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, flags=re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, flags=re.MULTILINE))
 
 # Places and hosts of one machine; written so that this line does not match itself.
 FOREIGN = re.compile(
@@ -101,7 +101,7 @@ def test_the_commands_that_a_page_shows_exist(page: str) -> None:
 
     text = (ROOT / page).read_text()
     code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, flags=re.DOTALL))
-    assert set(re.findall(r"\bmake (?:-C \S+ )?([a-z]+)", code)) <= TARGETS
+    assert set(re.findall(r"\bmake (?:-C \S+ )?([a-z-]+)", code)) <= TARGETS
     command: Any = get_command(app)
     used = set(re.findall(r"(?:^|[`/ ])palimpsest ([a-z]+)\b", code, flags=re.MULTILINE))
     assert used <= set(command.commands)

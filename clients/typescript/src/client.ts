@@ -3,6 +3,7 @@ import { ApiError, PalimpsestError, UnreachableError } from "./errors.js";
 import { Outbox, type KeptTurn, type Shape, type TurnBody, type UsageOf } from "./outbox.js";
 import { type RecallCall, type RecallResult, asked, result } from "./recalling.js";
 import { isTooLong } from "./refusals.js";
+import { type CamelCased, type EitherCase, inSnakeCase } from "./names.js";
 import type {
   ConversationBrief,
   ConversationOut,
@@ -15,14 +16,19 @@ import { CALL_TIMEOUT, OTHER_SHAPE, type Operation, Transport, isInAHeader, left
 
 export type StoredMessage = MessageOut;
 export type Run = Operations["GET /v1/runs/{run_id}"]["answer"];
-type Body<K extends Operation> = Operations[K]["body"];
-type Query<K extends Operation> = Operations[K]["query"];
+type Body<K extends Operation> = EitherCase<Operations[K]["body"]>;
+type Query<K extends Operation> = EitherCase<Operations[K]["query"]>;
 type Value<K extends Operation> = Operations[K]["answer"];
 
 export type Turn = TurnOut & { readonly replayed: boolean };
 
-export interface TurnOptions<S extends Shape = "messages">
-  extends Pick<TurnBody, "context" | "created_at" | "expected_next_seq" | "replace_from" | "snapshot_version"> {
+type TurnFields = Pick<
+  TurnBody,
+  "context" | "created_at" | "expected_next_seq" | "replace_from" | "snapshot_version"
+>;
+
+/** What goes with a turn; fields of the API by their names there, or in camelCase. */
+export interface TurnOptions<S extends Shape = "messages"> extends TurnFields, CamelCased<TurnFields> {
   /** What the messages are; without it the Messages API's, or what they can only be. */
   readonly shape?: S;
   readonly usage?: UsageOf<S> | null;
@@ -106,7 +112,7 @@ export class Client {
     options: TurnOptions<S> = {},
   ): Promise<Turn> {
     const { idempotencyKey, timeout, ...fields } = options;
-    const body = { messages: [...messages], ...fields } as TurnBody;
+    const body = { messages: [...messages], ...inSnakeCase(fields) } as TurnBody;
     return this.#append(conversationId, body, keyOf(idempotencyKey), timeout ?? APPEND_TIMEOUT);
   }
 
@@ -126,7 +132,7 @@ export class Client {
       conversationId,
       idempotencyKey: keyOf(idempotencyKey),
       // A copy, as it will be sent: what is no JSON throws here, and must not stand at the head of a line.
-      body: JSON.parse(JSON.stringify({ messages, ...fields })) as TurnBody,
+      body: JSON.parse(JSON.stringify({ messages, ...inSnakeCase(fields) })) as TurnBody,
     };
     return this.#inTurn(conversationId, () => this.#sendTurns(conversationId, timeout ?? APPEND_TIMEOUT, turn));
   }
@@ -179,7 +185,7 @@ export class Client {
 
   /** Make a conversation; the same `external_id` again returns the one that has it. */
   createConversation(body: Body<"POST /v1/conversations"> = {}): Promise<Value<"POST /v1/conversations">> {
-    return this.#call("POST /v1/conversations", [], { body, safe: body.external_id != null });
+    return this.#call("POST /v1/conversations", [], { body, safe: inSnakeCase(body)["external_id"] != null });
   }
 
   listConversations(query: Query<"GET /v1/conversations"> = {}) {
@@ -246,7 +252,7 @@ export class Client {
   /** Queue a compaction by hand (`run_id`), or return its plan with `dry_run`. */
   compact(conversationId: string, body: Body<"POST /v1/conversations/{conversation_id}/compactions"> = {}) {
     const operation = "POST /v1/conversations/{conversation_id}/compactions";
-    return this.#call(operation, [conversationId], { body, safe: body.dry_run === true });
+    return this.#call(operation, [conversationId], { body, safe: inSnakeCase(body)["dry_run"] === true });
   }
 
   /** Go back to an old snapshot; 0 = no compaction. */

@@ -1,4 +1,5 @@
 import { ApiError, PASSING, PalimpsestError, UNDONE, UnreachableError, errorOf } from "./errors.js";
+import { inSnakeCase } from "./names.js";
 import type { Operations } from "./schema.js";
 
 export type Operation = keyof Operations;
@@ -78,14 +79,15 @@ export class Transport {
     const [method, template] = operation.split(" ") as [string, string];
     const parts = [...(options.path ?? [])];
     const path = template.replace(/\{\w+\}/g, () => encodeURIComponent(String(parts.shift())));
-    const query = Object.entries(options.query ?? {}).filter(([, value]) => value !== undefined);
+    const query = Object.entries(inSnakeCase(options.query ?? {})).filter(([, value]) => value !== undefined);
     const search = query.length ? `?${new URLSearchParams(query.map(([name, value]) => [name, String(value)]))}` : "";
     const headers: Record<string, string> = { authorization: `Bearer ${this.#key}`, ...options.headers };
     const init: RequestInit = { method, headers, signal: AbortSignal.timeout(Math.ceil(timeout)) };
     if (options.body !== undefined) {
       headers["content-type"] = "application/json";
       // A body that is sent again has to have the same bytes: its hash goes with its idempotency key.
-      init.body = JSON.stringify(options.body);
+      const { body } = options;
+      init.body = JSON.stringify(body !== null && typeof body === "object" ? inSnakeCase(body) : body);
     }
     try {
       const response = await this.#fetch(this.#url + path + search, init);

@@ -63,6 +63,22 @@ async function eventually(condition: () => Promise<boolean>) {
   }
 }
 
+test("arguments are taken in camelCase and as the API has them", async () => {
+  const { line, client } = faulty();
+  const sent = () => JSON.parse(String(line.seen.at(-1)!.init.body)) as Record<string, unknown>;
+  const { id } = await client.createConversation({ externalId: "camel", policy: { inputTokenBudget: 20_000 } });
+  assert.deepEqual(sent(), { external_id: "camel", policy: { input_token_budget: 20_000 } });
+  assert.equal((await client.createConversation({ external_id: "camel" })).id, id);
+  await client.createConversation({ externalId: "camel", metadata: { keptAsItIs: "x" } });
+  assert.deepEqual(sent()["metadata"], { keptAsItIs: "x" });
+  await client.append(id, [user("one")], { snapshotVersion: 0, expectedNextSeq: 0 });
+  assert.deepEqual(sent(), { messages: [user("one")], snapshot_version: 0, expected_next_seq: 0 });
+  await client.deliver(id, [user("two")], { snapshot_version: 0, replaceFrom: 0 });
+  assert.deepEqual(sent(), { messages: [user("two")], snapshot_version: 0, replace_from: 0 });
+  await client.listConversations({ externalId: "camel" });
+  assert.ok(line.seen.at(-1)!.url.endsWith("external_id=camel"));
+});
+
 test("the two calls", async () => {
   const { client, line } = faulty();
   const id = await begin(client);

@@ -176,3 +176,10 @@ def test_a_browser_shows_the_page_under_its_policy(service: Service, tmp_path: P
     assert "/v1/conversations/{conversation_id}/context" in finished.stdout.replace("\u200b", "").replace("<wbr>", "")
     assert "Content Security Policy" not in finished.stderr, finished.stderr
     assert "Append a turn" in finished.stdout
+
+
+def test_the_root_leads_to_the_console(service: Service) -> None:
+    answer = service.client.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/console")
+    page = service.client.get("/console", headers={"accept": "text/html"}, follow_redirects=True)
+    assert page.headers["content-type"].startswith("text/html")
