@@ -63,7 +63,7 @@ export function palimpsest(
         // What is thought of it is signed for what is sent, which is what is stored.
         const added = storable(others.slice(done));
         fresh = found.isFallback ? added : [...unanswered(history, added), ...added];
-        return run({ ...params, prompt: [...system, ...history, ...fresh] });
+        return run(withoutLostThinking({ ...params, prompt: [...system, ...history, ...fresh] }));
       },
       {
         shape: codec.shape,
@@ -154,6 +154,22 @@ function unstored(params: LanguageModelV4CallOptions, provider: string): Languag
       "previousResponseId and conversation name a history that only the provider stores; Palimpsest gives the model the history: leave them out",
     );
   return { ...params, providerOptions: { ...options, [name]: { store: false, ...options[name] } } };
+}
+
+/**
+ * Return a call with thinking disabled if its prompt ends within a tool loop in which nothing is there of what was thought:
+ * a change before the loop has made that invalid, and Anthropic's API takes such a loop only so.
+ */
+function withoutLostThinking(params: LanguageModelV4CallOptions): LanguageModelV4CallOptions {
+  const { anthropic } = params.providerOptions ?? {};
+  const thinking = anthropic?.["thinking"] as { readonly type?: string } | undefined;
+  if (thinking?.type !== "enabled" || params.prompt.at(-1)?.role !== "tool") return params;
+  const isThought = (message: LanguageModelV4Message) =>
+    message.role === "assistant" && message.content.some(({ type }) => type === "reasoning");
+  const loop = params.prompt.slice(params.prompt.map(({ role }) => role).lastIndexOf("user") + 1);
+  if (loop.some(isThought)) return params;
+  const options = { ...params.providerOptions, anthropic: { ...anthropic, thinking: { type: "disabled" } } };
+  return { ...params, providerOptions: options };
 }
 
 /** Say what of the conversation has no counterpart in the API of the model, where the SDK says such things. */

@@ -219,6 +219,18 @@ test("an image is seen by every model after the one that was given it", async ()
   }
 });
 
+test("a tool loop that is too long again goes on without what was thought in it", async () => {
+  for (const name of NAMES) {
+    const { client } = await begin();
+    const { id } = await client.createConversation({});
+    for (let at = 0; at < 4; at++)
+      await client.append(id, [{ role: "user", content: "long ".repeat(4_800) }, { role: "assistant", content: "Yes." }]);
+    const { text } = await generateText(asking(name, palimpsest(client, id), "Look it up in 2 rounds."));
+    assert.equal(text, "Done after 2.");
+    assert.ok((await client.context(id)).version > 1, name);
+  }
+});
+
 test("a prompt that is too long is sent again as a smaller one", async () => {
   for (const name of NAMES) {
     const { client, id } = await begin();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
@@ -18,6 +19,7 @@ Block = dict[str, Any]
 Stored = dict[str, Any]
 
 
+_THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 NO_RESULT: Final = "No result was recorded for this tool call."
 _OF_RESPONSES: Final = ("include", "reasoning", "truncation", "context_management")
 """Settings with which `ChatOpenAI` speaks Responses by itself."""
@@ -34,6 +36,15 @@ def shape_of(model: Any) -> Shape:
         return "responses" if model.use_responses_api else "chat"
     is_set = any(getattr(model, name, None) is not None for name in _OF_RESPONSES)
     return "responses" if is_set or getattr(model, "output_version", None) == "responses/v1" else "chat"
+
+
+def lacks_loop_thinking(messages: Sequence[BaseMessage]) -> bool:
+    """Return whether messages end within a tool loop in which nothing is there of what was thought."""
+    if not isinstance(messages[-1], ToolMessage):
+        return False
+    loop = itertools.takewhile(lambda message: not isinstance(message, HumanMessage), reversed(messages))
+    blocks = (block for message in loop if isinstance(message.content, list) for block in message.content)
+    return not any(isinstance(block, dict) and block.get("type") in _THINKING for block in blocks)
 
 
 def to_stored(messages: Iterable[BaseMessage], shape: Shape = "messages") -> list[Stored]:

@@ -13,7 +13,7 @@ from langgraph.types import Command
 from palimpsest_client import PalimpsestError, storable
 from typing_extensions import NotRequired  # noqa: TC002 - LangChain reads the annotations of the state
 
-from palimpsest_langchain.messages import from_stored, shape_of, to_stored, unanswered, usage_of
+from palimpsest_langchain.messages import from_stored, lacks_loop_thinking, shape_of, to_stored, unanswered, usage_of
 from palimpsest_langchain.recalling import CONVERSATION, recall_tool
 
 if TYPE_CHECKING:
@@ -155,7 +155,10 @@ class _Call:
         new = [message for message in self._new if not isinstance(message, SystemMessage)]
         served = from_stored(context.messages, self.shape)
         self._results = unanswered(served, new)
-        return self._request.override(messages=[*system, *served, *self._results, *new])
+        messages = [*system, *served, *self._results, *new]
+        request = self._request.override(messages=messages)
+        lacks_thinking = self.shape == "messages" and lacks_loop_thinking(messages)
+        return _without_thinking(request) if lacks_thinking else request
 
     def turn(self, done: ModelCall[ModelResponse[Any]]) -> dict[str, Any]:
         """Return what is to be stored; nothing if there is nothing."""
@@ -176,6 +179,17 @@ class _Call:
         """Return the model's response; what the state has of it is still to be stored, and is with the next call."""
         log.error("a turn of %s is not stored yet: %s", identifier, error)
         return ExtendedModelResponse(model_response=response, command=Command(update={CONVERSATION: identifier}))
+
+
+def _without_thinking(request: ModelRequest[Any]) -> ModelRequest[Any]:
+    """Return a request with thinking disabled if its model has a budget for it.
+
+    The API takes a loop without its thinking, which a change of what stands before it makes invalid, only so.
+    """
+    thinking = getattr(request.model, "thinking", None)
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return request
+    return request.override(model=request.model.model_copy(update={"thinking": {"type": "disabled"}}))
 
 
 def _without_service(request: ModelRequest[Any], error: PalimpsestError) -> ModelRequest[Any]:

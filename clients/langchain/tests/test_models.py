@@ -97,6 +97,18 @@ def test_the_model_changes_in_the_middle(client: Client) -> None:
         httpx2.post(f"{MODEL}/check", json={"conversation": identifier}, timeout=60).raise_for_status()
 
 
+@pytest.mark.parametrize("shape", MODELS)
+def test_a_loop_that_is_too_long_again_goes_on_without_its_thinking(client: Client, shape: Shape) -> None:
+    identifier = client.create_conversation()["id"]
+    long = [{"role": "user", "content": "Long. " * 4_000}, {"role": "assistant", "content": "Yes."}]
+    client.append(identifier, long * 4)
+    middleware = PalimpsestMiddleware(client, conversation=lambda _: identifier)
+    agent = create_agent(MODELS[shape], [look_up], middleware=[middleware])
+    state = agent.invoke({"messages": [HumanMessage("Look it up in 3 rounds.")]})
+    assert state["messages"][-1].text == "Done after 3."
+    assert client.context(identifier).version > 1
+
+
 CALL = {"id": "c1", "name": "look_up", "args": {"key": "a"}}
 PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 ASKING = [SystemMessage("Be brief."), HumanMessage([{"type": "text", "text": "Look."}, PICTURE])]
