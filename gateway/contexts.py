@@ -18,9 +18,14 @@ from compaction.shapes.inner import SentMessage
 from compaction.steps.snapshot import load_view
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage, strip_thinking
-from gateway.conversations.carried_over import open_results, with_clearings_of, with_dates_of, with_ids_of
+from gateway.conversations.carried_over import (
+    find_open_results,
+    with_client_clearings,
+    with_client_dates,
+    with_client_ids,
+)
 from gateway.conversations.marks import MARK, mark_of
-from gateway.conversations.meaning import decoded
+from gateway.conversations.meaning import decode_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +63,7 @@ def shorten(history: ResentHistory, place: Recognized, limits: MediaLimits = NO_
     if head is not None and not place.lacking_through <= head.covers_through <= place.last_seq:
         head = None
     first = 0 if head is None else place.rows_before(head.covers_through + 1)
-    has_other_ids = head is not None and bool(open_results(history, head, first))
+    has_other_ids = head is not None and bool(find_open_results(history, head, first))
     kept = b"".join([b"" if head is None else head.messages.encode(), *history.rows[first:]])
     if may_exceed(kept, limits):
         rows, shed = _carefully(history, place, head, first, limits, has_other_ids=has_other_ids)
@@ -149,7 +154,7 @@ def _carefully(
     tail = []
     sent: dict[int, SentMessage] = {}
     for at, value in values.items():
-        inner = decoded(history.shape, value)
+        inner = decode_row(history.shape, value)
         tail.append(ViewMessage(inner.role, inner.content, seqs[at]))
         sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
     before = () if head is None else _head_view(history, place, head, first, has_other_ids=has_other_ids)
@@ -159,7 +164,7 @@ def _carefully(
             if message.seq in places:
                 row = history.rows[places[message.seq]]
                 value = _value(row)
-                sent[message.seq] = SentMessage(row.decode(), value, decoded(history.shape, value))
+                sent[message.seq] = SentMessage(row.decode(), value, decode_row(history.shape, value))
     view: View = (*before, *(tail if head is None else strip_thinking(tail, place.strip_thinking_through)))
     if head is not None and place.broken_through > head.covers_through:
         view, _ = repair(view)
@@ -184,10 +189,10 @@ def _head_view(
     if has_other_ids or place.cleared_through >= 0:
         seqs = _seqs(place, len(history.rows))
         own = dict(zip(seqs[:first], history.rows[:first], strict=True))
-        before = with_ids_of(history.shape, before, own) if has_other_ids else before
-        before = with_clearings_of(history.shape, before, own)
+        before = with_client_ids(history.shape, before, own) if has_other_ids else before
+        before = with_client_clearings(history.shape, before, own)
     if place.redated:
-        before = with_dates_of(history, before, place.redated)
+        before = with_client_dates(history, before, place.redated)
     if history.shape == "messages" and before and (mark := _mark_of_head(history, first)) is not None:
         before = (*before[:-1], before[-1].with_content(with_mark(before[-1].content, mark)))
     return before

@@ -6,6 +6,7 @@ request stand in their order among the stored ones, and what the client has left
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -58,30 +59,38 @@ class Alignment(NamedTuple):
 
 
 def align(stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning]) -> Alignment | None:
-    """Return how a request's rows stand among stored ones; None where it is another history."""
-    count = _common_beginning(stored, rows)
+    """Return how a request's rows stand among stored ones; None if they are another history."""
+    count = _count_common_rows(stored, rows)
     if count < len(stored) and count < len(rows):
-        # What follows may be an edit, or what the client has left out before it goes on.
+        # The rows behind them are an edit, or the client has left out messages before it goes on.
         for last in range(len(stored), max(0, len(stored) - _LAST), -1):
-            if (window := _window(stored, rows, last)) is not None:
+            if (window := _find_window(stored, rows, last)) is not None:
                 return window
     if not count:
         return None
     pairs = [(place, place) for place in range(count)]
-    return _alignment(stored, rows, pairs, count, count)
+    return _alignment_of(stored, rows, pairs, count, count)
 
 
-def _common_beginning(stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning]) -> int:
-    """Return how many rows both begin with; the first one counts with another time in it where its answer is there."""
+def _count_common_rows(stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning]) -> int:
+    """Return how many rows both begin with.
+
+    A first row that differs by a date or time counts if its answer is the same.
+    """
     count = 0
     for row, other in zip(rows, stored, strict=False):
-        if not row.is_same_as(other.meaning) and not (count == 0 and row.is_redated_from(other.meaning)):
+        if not _is_same_row(row, other.meaning, is_first=count == 0):
             break
         count += 1
     return 0 if count == 1 and not rows[0].is_same_as(stored[0].meaning) else count
 
 
-def _window(stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning], last: int) -> Alignment | None:
+def _is_same_row(row: RowMeaning, stored: RowMeaning, *, is_first: bool) -> bool:
+    """Return whether a row is a stored one; the first one may have another date or time in it."""
+    return row.is_same_as(stored) or (is_first and row.is_redated_from(stored))
+
+
+def _find_window(stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning], last: int) -> Alignment | None:
     """Return the alignment in which the request's rows go on to the stored one before `last`, None for none."""
     end = stored[last - 1].meaning
     through = next((at for at in range(len(rows) - 1, -1, -1) if rows[at].is_same_as(end)), None)
@@ -91,46 +100,47 @@ def _window(stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning], last: i
     others, own = stored[first:last], rows[: through + 1]
     if len(own) > MOST_ROWS:
         return None
-    pairs = [(place, at + first) for place, at in _longest_common(own, others)]
-    is_first = rows[0].is_same_as(stored[0].meaning) or rows[0].is_redated_from(stored[0].meaning)
-    if first and is_first and pairs[:1] != [(0, 0)]:
+    pairs = [(place, at + first) for place, at in _find_common_subsequence(own, others)]
+    has_first = _is_same_row(rows[0], stored[0].meaning, is_first=True)
+    if first and has_first and pairs[:1] != [(0, 0)]:
         pairs = [(0, 0), *(pair for pair in pairs if pair[0] > 0)]
     if not pairs or pairs[-1] != (through, last - 1) or not _is_window(stored, rows, pairs, through):
         return None
-    return _alignment(stored, rows, pairs, through + 1, last)
+    return _alignment_of(stored, rows, pairs, through + 1, last)
 
 
 def _is_window(
     stored: Sequence[StoredMeaning], rows: Sequence[RowMeaning], pairs: Sequence[tuple[int, int]], through: int
 ) -> bool:
-    """Tell whether what a request lacks was left out to save room, and nothing was changed."""
-    for place, at in pairs:
-        row, other = rows[place], stored[at].meaning
-        if not row.is_same_as(other) and not (place == 0 and row.is_redated_from(other)):
-            return False
+    """Return whether what a request lacks was left out to save room, and nothing was changed."""
+    if not all(_is_same_row(rows[place], stored[at].meaning, is_first=place == 0) for place, at in pairs):
+        return False
     known = {place for place, _ in pairs}
     notes = [place for place in range(through) if place not in known and not rows[place].says_nothing]
     if len(notes) > _MOST_NOTES or not all(rows[place].is_note for place in notes):
         return False
+    # For each stretch of left out messages: the rows kept before it, and its length. Tool rounds may go anywhere.
     gaps = []
-    before = (-1, -1)
-    for pair in pairs:
-        lacking = [row for row in stored[before[1] + 1 : pair[1]] if not row.meaning.says_nothing]
+    for (place, at), (_, next_at) in itertools.pairwise([(-1, -1), *pairs]):
+        lacking = [row for row in stored[at + 1 : next_at] if not row.meaning.says_nothing]
         if lacking and not all(row.meaning.is_tool_traffic for row in lacking):
-            gaps.append((before[0] + 1, len(lacking)))
-        before = pair
-    if len(gaps) > 1:
-        return False
-    return all(kept <= _FIRST_KEPT or (kept <= _MOST_KEPT and size >= _LEAST_GAP) for kept, size in gaps)
+            gaps.append((place + 1, len(lacking)))
+    return len(gaps) <= 1 and all(
+        kept <= _FIRST_KEPT or (kept <= _MOST_KEPT and size >= _LEAST_GAP) for kept, size in gaps
+    )
 
 
-def _alignment(
+def _alignment_of(
     stored: Sequence[StoredMeaning],
     rows: Sequence[RowMeaning],
     pairs: Sequence[tuple[int, int]],
     count: int,
     last: int,
 ) -> Alignment:
+    """Return the alignment of the first `count` rows of a request with the first `last` stored ones.
+
+    `pairs` are the places of the rows that are the same.
+    """
     at_place = dict(pairs)
     seqs = tuple(stored[at_place[place]].seq if place in at_place else -1 for place in range(count))
     there = {at for _, at in pairs}
@@ -151,16 +161,17 @@ def _alignment(
         max(cleared, default=-1),
         tuple(redated),
         any(rows[place].role == "assistant" for place, _ in pairs),
-        _stored_ids((rows[place].call_ids, stored[at].meaning.call_ids) for place, at in pairs),
+        _map_call_ids((rows[place].call_ids, stored[at].meaning.call_ids) for place, at in pairs),
     )
 
 
-def _stored_ids(named: Iterable[tuple[Sequence[str], Sequence[str]]]) -> dict[str, str]:
+def _map_call_ids(named: Iterable[tuple[Sequence[str], Sequence[str]]]) -> dict[str, str]:
+    """Return the stored id of each call by the other one that the client has for it."""
     pairs = (zip(own, other, strict=True) for own, other in named if own != other and len(own) == len(other))
     return {mine: theirs for each in pairs for mine, theirs in each if mine != theirs}
 
 
-def _longest_common(rows: Sequence[RowMeaning], stored: Sequence[StoredMeaning]) -> list[tuple[int, int]]:
+def _find_common_subsequence(rows: Sequence[RowMeaning], stored: Sequence[StoredMeaning]) -> list[tuple[int, int]]:
     """Return the places of a longest common subsequence, the newest where there are several.
 
     By Hyyrö's bit-parallel algorithm: a step of integer arithmetic a row, on as many bits as there are stored rows.

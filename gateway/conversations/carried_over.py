@@ -1,4 +1,4 @@
-"""What a client has rewritten in its history, carried over into the head that stands for it: ids of calls, times."""
+"""Changes that a client made to its history (ids of calls, cleared results, times), carried over into the head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from compaction.messages import blocks, tool_result_ids, tool_use_ids
 from compaction.shapes.inner import ShapeError
-from gateway.conversations.meaning import UNREADABLE, decoded
+from gateway.conversations.meaning import UNREADABLE, decode_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def open_results(history: ResentHistory, head: Head, first: int) -> list[str]:
-    """Return the ids in the results that the rows from `first` on begin with, and that no call of the head has."""
+def find_open_results(history: ResentHistory, head: Head, first: int) -> list[str]:
+    """Return the ids of leading results in the rows from `first` on that no call of the head has."""
     missing: list[str] = []
     for at in range(first, len(history.rows)):
         try:
-            identifiers = tool_result_ids(decoded(history.shape, _value(history.rows[at])).content)
+            identifiers = tool_result_ids(decode_row(history.shape, _value(history.rows[at])).content)
         except (ShapeError, *UNREADABLE):
             break
         if not identifiers:
@@ -39,16 +39,16 @@ def open_results(history: ResentHistory, head: Head, first: int) -> list[str]:
     return missing
 
 
-def with_ids_of(shape: Shape, view: Sequence[ViewMessage], rows: Mapping[int, bytes]) -> tuple[ViewMessage, ...]:
+def with_client_ids(shape: Shape, view: Sequence[ViewMessage], rows: Mapping[int, bytes]) -> tuple[ViewMessage, ...]:
     """Return the messages of a head with the ids that the client's own rows, by seq, have for the same calls."""
     renamed: dict[str, str] = {}
     for message in view:
         if (row := rows.get(message.seq)) is None or not (was := tool_use_ids(message.content)):
             continue
-        now = tool_use_ids(decoded(shape, _value(row)).content)
+        now = tool_use_ids(decode_row(shape, _value(row)).content)
         if len(was) == len(now):
             renamed |= dict(zip(was, now, strict=True))
-    return tuple(message.with_content(_renamed(message.content, renamed)) for message in view)
+    return tuple(message.with_content(_rename_calls(message.content, renamed)) for message in view)
 
 
 def with_stored_ids(row: bytes, stored_ids: Mapping[str, str]) -> bytes:
@@ -56,19 +56,19 @@ def with_stored_ids(row: bytes, stored_ids: Mapping[str, str]) -> bytes:
     if not stored_ids or not any(_encode(each) in row for each in stored_ids):
         return row
     value = _value(row)
-    changed = _with_ids(value, stored_ids)
+    changed = _replace_ids(value, stored_ids)
     return row if changed == value else _encode(changed)
 
 
-def _with_ids(value: Any, stored_ids: Mapping[str, str]) -> Any:
+def _replace_ids(value: Any, stored_ids: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
         ids = {name: stored_ids[each] for name, each in value.items() if name in _CALLED and str(each) in stored_ids}
-        content = {name: _with_ids(value[name], stored_ids) for name in ("content",) if name in value}
+        content = {name: _replace_ids(value[name], stored_ids) for name in ("content",) if name in value}
         return {**value, **content, **ids}
-    return [_with_ids(each, stored_ids) for each in value] if isinstance(value, list) else value
+    return [_replace_ids(each, stored_ids) for each in value] if isinstance(value, list) else value
 
 
-def _renamed(content: Any, renamed: Mapping[str, str]) -> Any:
+def _rename_calls(content: Any, renamed: Mapping[str, str]) -> Any:
     if not isinstance(content, list):
         return content
     every = []
@@ -79,41 +79,45 @@ def _renamed(content: Any, renamed: Mapping[str, str]) -> Any:
     return every
 
 
-def with_clearings_of(shape: Shape, view: Sequence[ViewMessage], rows: Mapping[int, bytes]) -> tuple[ViewMessage, ...]:
+def with_client_clearings(
+    shape: Shape, view: Sequence[ViewMessage], rows: Mapping[int, bytes]
+) -> tuple[ViewMessage, ...]:
     """Return the messages of a head with the results that the client's own rows have shorter."""
-    return tuple(_cleared(shape, message, rows.get(message.seq)) for message in view)
+    return tuple(_clear_results(shape, message, rows.get(message.seq)) for message in view)
 
 
-def _cleared(shape: Shape, message: ViewMessage, row: bytes | None) -> ViewMessage:
+def _clear_results(shape: Shape, message: ViewMessage, row: bytes | None) -> ViewMessage:
     if row is None or not isinstance(message.content, list) or not tool_result_ids(message.content):
         return message
     # By their order: ids that the API would refuse are others in the head.
-    results = [block for block in blocks(decoded(shape, _value(row)).content) if block.get("type") == "tool_result"]
+    results = [block for block in blocks(decode_row(shape, _value(row)).content) if block.get("type") == "tool_result"]
     if len(results) != len(tool_result_ids(message.content)):
         return message
     own = iter(results)
-    content = [_shorter(block, next(own)) if block.get("type") == "tool_result" else block for block in message.content]
+    content = [
+        _shorter_result(block, next(own)) if block.get("type") == "tool_result" else block for block in message.content
+    ]
     return message.with_content(content)
 
 
-def _shorter(block: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _shorter_result(block: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     content = own.get("content")
     return {**block, "content": content} if len(_encode(content)) < len(_encode(block.get("content"))) else block
 
 
-def with_dates_of(
+def with_client_dates(
     history: ResentHistory, view: Sequence[ViewMessage], redated: Sequence[RedatedRow]
 ) -> tuple[ViewMessage, ...]:
     """Return the messages of a head with the words of rows that the client has written with another time."""
     by_seq = {row.seq: row for row in redated}
-    return tuple(_redated(history, message, by_seq.get(message.seq)) for message in view)
+    return tuple(_redate(history, message, by_seq.get(message.seq)) for message in view)
 
 
-def _redated(history: ResentHistory, message: ViewMessage, row: RedatedRow | None) -> ViewMessage:
+def _redate(history: ResentHistory, message: ViewMessage, row: RedatedRow | None) -> ViewMessage:
     if row is None:
         return message
-    old = _text(row.content)
-    new = _text(decoded(history.shape, _value(history.rows[row.place])).content)
+    old = _text_of(row.content)
+    new = _text_of(decode_row(history.shape, _value(history.rows[row.place])).content)
     content = message.content
     if isinstance(content, str):
         return message.with_content(content.replace(old, new, 1)) if old in content else message
@@ -133,5 +137,5 @@ def _redated(history: ResentHistory, message: ViewMessage, row: RedatedRow | Non
     return message
 
 
-def _text(content: Any) -> str:
+def _text_of(content: Any) -> str:
     return "".join(str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text")

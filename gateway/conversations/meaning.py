@@ -1,7 +1,7 @@
-"""The meaning of a row: what it says, whatever its client writes beside that.
+"""The meaning of a row: its words, calls, results and media, whatever else its client writes into it.
 
-Clients add positions, ids, times and nulls to rows that they resend, write a text as a string or as a block, put the
-time into the first message, and clear what they need no more. A row's meaning tells such changes from edits.
+Clients add positions, ids, times and nulls to rows that they resend. They write a text as a string or as a block, put
+the time into the first message, and clear old results. A row's meaning tells such changes from edits.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ClearablePart(NamedTuple):
     """Whether it reads like what a client puts in the place of something that it has cleared."""
 
     def is_cleared_from(self, stored: ClearablePart) -> bool:
-        """Tell whether a client has put this in the place of a stored part to save room."""
+        """Return whether a client has put this in the place of a stored part to save room."""
         if self.digest == stored.digest:
             return True
         if self.kind != stored.kind or self.kind in _MEDIA:
@@ -116,11 +116,11 @@ class RowMeaning(NamedTuple):
         return self.exact == NOTHING
 
     def is_same_as(self, stored: RowMeaning) -> bool:
-        """Tell whether it means what a stored row does: the same, or the same without what its client cleared."""
+        """Return whether it means what a stored row does: the same, or the same without what its client cleared."""
         return self.exact == stored.exact or (self.gist == stored.gist and self._is_cleared_from(stored))
 
     def is_redated_from(self, stored: RowMeaning) -> bool:
-        """Tell whether it is a stored row of the user's with another date or time in it."""
+        """Return whether it is a stored row of the user's with another date or time in it."""
         return self.undated == stored.undated and self.role == "user" and self._is_cleared_from(stored)
 
     def _is_cleared_from(self, stored: RowMeaning) -> bool:
@@ -142,24 +142,21 @@ def _without_media(parts: Iterable[ClearablePart]) -> list[ClearablePart]:
     return [part for part in parts if part.kind not in _MEDIA]
 
 
-def decoded(shape: Shape, row: Any) -> Decoded:
+def decode_row(shape: Shape, row: Any) -> Decoded:
     """Return a row in the inner form. Raises ShapeError for what has none."""
     if not isinstance(row, dict):
         raise ShapeError("A message is an object.")
     if shape != "messages":
         return codecs.decode(shape, row)
-    row = without_system(row)
+    row = system_row_as_user(row)
     role, content = row.get("role"), row.get("content")
     if role not in ("user", "assistant") or not isinstance(content, str | list):
         raise ShapeError("Expected a message of the user's or the assistant's.")
     return Decoded(str(role), disarm_inner_blocks(content))
 
 
-def without_system(row: Any) -> Any:
-    """Return a system message of the Messages API's, which newer models take amid the others, as text of the user's.
-
-    What is no such message is returned as it is.
-    """
+def system_row_as_user(row: Any) -> Any:
+    """Return a system message among the others of the Messages API as text of the user's; any other row unchanged."""
     if not isinstance(row, dict) or row.get("role") != "system":
         return row
     content = row.get("content")
@@ -177,27 +174,28 @@ def _is_text(part: Any) -> bool:
 def row_digest(shape: Shape, value: Any) -> bytes:
     """Return the digest by which a row of a request is recognized.
 
-    Reasoning and ids of calls count, and so does what the inner form has no words for: where no session says whose a
-    history is, these tell two of the same words apart.
+    Reasoning, ids of calls and blocks that the inner form does not know count as well: they tell two histories with the
+    same words apart where no session does.
     """
     try:
-        inner = decoded(shape, value)
+        inner = decode_row(shape, value)
     except ShapeError:
-        return _digest(_plain(value))
+        return _digest(_without_volatile_fields(value))
     others = [block for block in blocks(inner.content) if _kind(block) in THINKING]
     name = value.get("name") if value.get("role") in ("user", "assistant") else None
     has_opaque = any(block.get("type") == OPAQUE for block in blocks(inner.content))
-    own = _plain(value) if has_opaque else None
+    own = _without_volatile_fields(value) if has_opaque else None
     ids = _call_ids(blocks(inner.content))
-    return _digest([_said(inner.role, inner.content), ids, _plain(others), name, own])
+    return _digest([_statement(inner.role, inner.content), ids, _without_volatile_fields(others), name, own])
 
 
 def meaning_of(role: str, content: Any) -> RowMeaning:
-    """Return what a message in the inner form means."""
-    said = _said(role, content)
+    """Return the meaning of a message in the inner form."""
+    said = _statement(role, content)
     texts: list[str] = []
     notes: list[str] = []
     names: list[str] = []
+    others: list[Any] = []
     parts: list[ClearablePart] = []
     for block in blocks(content):
         kind = _kind(block)
@@ -206,18 +204,19 @@ def meaning_of(role: str, content: Any) -> RowMeaning:
             (notes if _is_placeholder(text) else texts).append(text)
         elif kind in CALLS:
             names.append(str(block.get("name")))
-            parts.append(_part("input", _sorted(block.get("input") or {}).decode()))
+            parts.append(_clearable_part("input", _sorted(block.get("input") or {}).decode()))
         elif kind.endswith("tool_result"):
             names.append("result")
-            parts.append(_part("result", _content_text(block.get("content"))))
+            parts.append(_clearable_part("result", _content_text(block.get("content"))))
         elif kind in _MEDIA:
-            parts.append(_part(kind, _sorted(_plain(block.get("source"))).decode()))
-    # Where every text is one there is nothing else to know the row by.
+            parts.append(_clearable_part(kind, _sorted(_without_volatile_fields(block.get("source"))).decode()))
+        elif not _is_unsaid(block):
+            others.append(_without_volatile_fields(block))
+    # If every text reads like a note, the row has nothing else to be known by.
     words = "".join(texts or notes)
     if role == "user":
         words = _BESIDE.sub("", words)
     words = " ".join(words.split())
-    others = [_plain(block) for block in blocks(content) if _is_other(block)]
     gist = _digest([role, words, names, others])
     is_dated = role == "user" and len(words) <= _MOST_STAMPED_CHARS and _SAID_TIME.search(words) is not None
     undated = _digest([role, " ".join(_SAID_TIME.sub(" ", words).split()), names, others]) if is_dated else gist
@@ -235,12 +234,12 @@ def meaning_of(role: str, content: Any) -> RowMeaning:
 
 
 def exact_digest(role: str, content: Any) -> bytes:
-    """Return the digest of what a message says in words, calls, results and media, ids of calls included.
+    """Return the digest of a message's words, calls, results and media, ids of calls included.
 
-    What its shape alone has does not count.
+    Blocks that only its own shape has do not count.
     """
     said = [block for block in blocks(content) if _kind(block) != OPAQUE]
-    return _digest([_said(role, said), _call_ids(said)])
+    return _digest([_statement(role, said), _call_ids(said)])
 
 
 def _call_ids(given: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -252,8 +251,8 @@ def _call_ids(given: Iterable[Mapping[str, Any]]) -> list[Any]:
     ]
 
 
-def _said(role: str, content: Any) -> list[Any]:
-    """Return what a message says, whatever is written beside that."""
+def _statement(role: str, content: Any) -> list[Any]:
+    """Return role, words and other blocks of a message, without fields that say nothing."""
     texts: list[str] = []
     others: list[Any] = []
     for block in blocks(content):
@@ -261,51 +260,47 @@ def _said(role: str, content: Any) -> list[Any]:
         if kind == "text":
             texts.append(str(block.get("text") or ""))
         elif kind in CALLS:
-            others.append(["call", block.get("name"), _plain_input(block.get("input"))])
+            # The model chose the names in the input: none of them is left out.
+            others.append(["call", block.get("name"), block.get("input") or {}])
         elif kind == "tool_result":
-            others.append(["result", _plain_content(block.get("content")), bool(block.get("is_error"))])
-        elif kind not in THINKING and not (kind == OPAQUE and block.get("of") == "nothing"):
-            others.append(_plain(block))
+            others.append(["result", _result_content(block.get("content")), bool(block.get("is_error"))])
+        elif not _is_unsaid(block):
+            others.append(_without_volatile_fields(block))
     return [role, "".join(texts).strip(), others]
 
 
-def _plain_input(given: Any) -> Any:
-    # What a tool is called with is the model's, whatever its keys are named.
-    return given or {}
-
-
-def _plain_content(content: Any) -> Any:
+def _result_content(content: Any) -> Any:
     """Return a result's content: texts alone as one text, anything else as its blocks."""
     parts = blocks(content)
     if content is None or isinstance(content, str) or all(part.get("type") == "text" for part in parts):
         return _content_text(content)
-    return [_plain(part) for part in parts]
+    return [_without_volatile_fields(part) for part in parts]
 
 
 def _content_text(content: Any) -> str:
     parts = blocks(content)
     texts = [str(part.get("text") or "") for part in parts if part.get("type") == "text"]
-    others = [_sorted(_plain(part)).decode() for part in parts if part.get("type") != "text"]
+    others = [_sorted(_without_volatile_fields(part)).decode() for part in parts if part.get("type") != "text"]
     return "\n".join([*texts, *others]).strip()
 
 
-def _plain(value: Any) -> Any:
+def _without_volatile_fields(value: Any) -> Any:
     """Return a value without fields that say nothing: nulls, empty lists, and those that clients rewrite."""
     if isinstance(value, dict):
         return {
-            name: each if name == "input" else _plain(each)
+            name: each if name == "input" else _without_volatile_fields(each)
             for name, each in value.items()
             if name not in _VOLATILE and each is not None and each != []
         }
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_without_volatile_fields(each) for each in value]
     return value
 
 
-def _is_other(block: Mapping[str, Any]) -> bool:
+def _is_unsaid(block: Mapping[str, Any]) -> bool:
+    """Return whether a block is reasoning, or stands for a message without content."""
     kind = _kind(block)
-    is_known = kind == "text" or kind in CALLS or kind in _MEDIA or kind in THINKING
-    return not (is_known or kind.endswith("tool_result") or (kind == OPAQUE and block.get("of") == "nothing"))
+    return kind in THINKING or (kind == OPAQUE and block.get("of") == "nothing")
 
 
 def _kind(block: Mapping[str, Any]) -> str:
@@ -318,13 +313,13 @@ def _is_compaction(block: Mapping[str, Any]) -> bool:
     return any(str(block.get(name, "")).startswith("compaction") for name in ("type", "item"))
 
 
-def _part(kind: str, text: str) -> ClearablePart:
+def _clearable_part(kind: str, text: str) -> ClearablePart:
     is_placeholder = text in ("", "{}") or _is_placeholder(text) or _is_about_clearing(text)
     return ClearablePart(kind, _digest(text), len(text), _digest(text[:_START_CHARS])[:8], is_placeholder)
 
 
 def _is_placeholder(text: str) -> bool:
-    """Tell whether a text reads like what clients put in the place of something that they have left out."""
+    """Return whether a text reads like what clients put in the place of something that they have left out."""
     return len(text) <= MOST_PLACEHOLDER_CHARS and bool(_BRACKETED.match(text)) and bool(_CLEARED.search(text))
 
 
@@ -337,9 +332,9 @@ def _digest(value: Any) -> bytes:
 
 
 def meaning_of_row(shape: Shape, row: bytes) -> RowMeaning:
-    """Return the meaning of a row of a request; of one that has none in the inner form, that of its own text alone."""
+    """Return the meaning of a request's row. A row without an inner form means its own bytes alone."""
     try:
-        return meaning_of(*decoded(shape, _value(row)))
+        return meaning_of(*decode_row(shape, _value(row)))
     except (ShapeError, *UNREADABLE):
         own = hashlib.sha256(row).digest()[:_DIGEST_BYTES]
         return RowMeaning(own, own, own, (), "", is_tool_traffic=False, is_compacted=False, is_note=False)

@@ -11,7 +11,7 @@ import msgspec
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.shapes.inner import ShapeError
 from gateway.conversations.histories import as_stored
-from gateway.conversations.meaning import SAYS_NOTHING, UNREADABLE, decoded, exact_digest
+from gateway.conversations.meaning import SAYS_NOTHING, UNREADABLE, decode_row, exact_digest
 from gateway.conversations.put_back import can_begin_with_results, live_before, resent_before, with_results
 from gateway.conversations.rewritten import UnreadConversation, find_rewritten
 from runtime import ids
@@ -407,7 +407,7 @@ class _Answer(NamedTuple):
             row = with_results(shape, rows[0], results)[-1]
             return 1 if says_the_same(shape, row, self.message.role, self.message.content) else None
         count = 0
-        for visible in (decoded(shape, row) for row in self.recall.shown):
+        for visible in (decode_row(shape, row) for row in self.recall.shown):
             if _is_nothing(visible.content):
                 continue
             while count < len(rows) and says_the_same(shape, rows[count], visible.role, ""):
@@ -439,7 +439,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
     What clients leave out of an answer when they send it again, or write otherwise, makes no difference.
     """
     try:
-        sent = decoded(shape, _value(as_stored(row)))
+        sent = decode_row(shape, _value(as_stored(row)))
     except (ShapeError, *UNREADABLE):
         return False
     return exact_digest(*sent) == exact_digest(role, content)
@@ -447,7 +447,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
 
 def _is_users(shape: Shape, row: bytes) -> bool:
     try:
-        return decoded(shape, _value(row)).role == "user"
+        return decode_row(shape, _value(row)).role == "user"
     except (ShapeError, *UNREADABLE):
         return False
 
@@ -455,7 +455,7 @@ def _is_users(shape: Shape, row: bytes) -> bool:
 def says_nothing(shape: Shape, row: Any) -> bool:
     """Tell whether a row is reasoning and nothing else."""
     try:
-        return _is_nothing(decoded(shape, row).content)
+        return _is_nothing(decode_row(shape, row).content)
     except ShapeError:
         return False
 

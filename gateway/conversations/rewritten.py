@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, TypeVar
 
 from gateway.conversations.alignment import StoredMeaning, align
 from gateway.conversations.meaning import RowMeaning, meaning_of, meaning_of_row
@@ -13,7 +13,7 @@ from runtime.threads import run_aside
 from store.gateway import histories as stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from compaction.shapes.inner import Shape
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from store.gateway.histories import Beginning, Candidate, StoredRow
     from store.hot_path import Pool
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 SECONDS: Final = 0.03
 """Seconds that a request gives to reading a conversation that no request of this process has read lately."""
 MOST_COMPARED: Final = 3
-"""Conversations of a session that a request is aligned with."""
+"""Conversations of a session that a request is aligned with, at most."""
 REMEMBERED_ROWS: Final = 40_000
 """Rows whose meaning a process remembers, of stored conversations and again of requests, at about 600 bytes each."""
 _PORTION: Final = 200
@@ -95,7 +98,7 @@ class RememberedMeanings:
     ) -> Sequence[StoredMeaning] | None:
         """Return the meanings of a conversation's messages in force; None if that takes longer than `seconds`.
 
-        What was read until then is remembered, so that the next request goes on from there.
+        Rows that were read by then are remembered, so that the next request goes on from there.
         """
         began = time.monotonic()
         known = self._stored.get(candidate.conversation_id)
@@ -107,8 +110,7 @@ class RememberedMeanings:
             portion = await stored.rows_after(pool, tenant_id, candidate.conversation_id, after, most=_PORTION)
             if not portion:
                 break
-            new = await (asyncio.to_thread(_meanings, portion) if len(portion) > _THREAD_ROWS else _at_once(portion))
-            rows = (*rows, *new)
+            rows = (*rows, *await _run_in_thread_if_many(len(portion), _meanings_of, portion))
             self._remember(candidate, rows)
         return rows
 
@@ -120,12 +122,15 @@ class RememberedMeanings:
             self._count -= len(self._stored.popitem(last=False)[1].rows)
 
 
-async def _at_once(portion: Sequence[StoredRow]) -> list[StoredMeaning]:
-    return _meanings(portion)
-
-
-def _meanings(portion: Sequence[StoredRow]) -> list[StoredMeaning]:
+def _meanings_of(portion: Sequence[StoredRow]) -> list[StoredMeaning]:
     return [StoredMeaning(row.seq, meaning_of(row.role, row.content)) for row in portion]
+
+
+async def _run_in_thread_if_many(rows: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of `compute` on so many rows; in a thread if they are more than _THREAD_ROWS."""
+    if rows <= _THREAD_ROWS:
+        return compute(*args, **kwargs)
+    return await asyncio.to_thread(compute, *args, **kwargs)
 
 
 async def find_rewritten(
@@ -149,16 +154,13 @@ async def find_rewritten(
     if not meanings:
         meanings = await run_aside(sum(map(len, rows)), scope.meanings.of_rows, shape, rows)
     candidates = await stored.candidates(pool, tenant_id, scope.circle, named, external_id)
-    for candidate in _likely(candidates, meanings, known, has_session=scope.has_session):
+    for candidate in _choose_candidates(candidates, meanings, known, has_session=scope.has_session):
         seconds = None if can_wait else SECONDS
         others = await scope.meanings.of_stored(pool, tenant_id, candidate, seconds=seconds)
         if others is None:
             return UnreadConversation(candidate.conversation_id)
-        if max(len(others), len(meanings)) > _THREAD_ROWS:
-            alignment = await asyncio.to_thread(align, others, meanings)
-        else:
-            alignment = align(others, meanings)
-        if alignment is None or not _is_the_same(alignment, len(meanings), least, has_session=scope.has_session):
+        alignment = await _run_in_thread_if_many(max(len(others), len(meanings)), align, others, meanings)
+        if alignment is None or not _is_continuation(alignment, len(meanings), least, has_session=scope.has_session):
             continue
         place, last_seq = len(alignment.seqs), alignment.last_seq
         next_seq = max(candidate.next_seq, others[-1].seq + 1)
@@ -169,10 +171,10 @@ async def find_rewritten(
     return None
 
 
-def _likely(
+def _choose_candidates(
     candidates: Sequence[Candidate], meanings: Sequence[RowMeaning], known: UUID | None, *, has_session: bool
 ) -> list[Candidate]:
-    """Return the conversations that are compared, those first whose newest message the request has near its end."""
+    """Return the conversations to compare with, first those whose newest message is near the request's end."""
     near = meanings[-_NEAR_END:]
     has_end = {
         candidate.conversation_id
@@ -184,11 +186,12 @@ def _likely(
     return every[:MOST_COMPARED]
 
 
-def _is_the_same(alignment: Alignment, rows: int, least: int, *, has_session: bool) -> bool:
+def _is_continuation(alignment: Alignment, rows: int, least: int, *, has_session: bool) -> bool:
+    """Return whether a request of so many rows goes on from the conversation that it is aligned with."""
     count = len(alignment.seqs)
     if count <= least or not alignment.has_answer:
         return False
     if alignment.replaced_from is None:
         return True
-    # An edit. Who says only which user it is may have begun another conversation with the same words.
+    # An edit. Without a session the user may have begun another conversation with the same words.
     return has_session and (count >= _LEAST_ROWS_BEFORE_EDIT or rows - count <= _MOST_NEW_ROWS)

@@ -22,7 +22,7 @@ from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
 from gateway.conversations.carried_over import with_stored_ids
 from gateway.conversations.histories import KEY_BYTES, as_stored
-from gateway.conversations.meaning import UNREADABLE, decoded, without_system
+from gateway.conversations.meaning import UNREADABLE, decode_row, system_row_as_user
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
@@ -276,7 +276,7 @@ def _said_before(shape: Shape, rows: Sequence[bytes]) -> int:
     """Return how many rows of a history that is stored for the first time were said before its newest request."""
     for place in range(len(rows) - 1, -1, -1):
         with suppress(ShapeError, *UNREADABLE):
-            if decoded(shape, _value(rows[place])).role == "assistant":
+            if decode_row(shape, _value(rows[place])).role == "assistant":
                 return place + 1
     return 0
 
@@ -378,7 +378,7 @@ def _stored_form(shape: Shape, row: bytes) -> bytes:
     """Return a row as a turn has it: of the Messages API's what is said, without fields that are about the request."""
     if shape != "messages":
         return row
-    if b'"system"' in row and (value := _value(row)) != (said := without_system(value)):
+    if b'"system"' in row and (value := _value(row)) != (said := system_row_as_user(value)):
         return _encode(said)
     try:
         message = _message(row)

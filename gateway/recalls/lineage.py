@@ -17,7 +17,7 @@ import msgspec
 from compaction.messages import blocks, tool_use_ids
 from compaction.shapes.inner import ShapeError
 from gateway.conversations.histories import circle_of
-from gateway.conversations.meaning import UNREADABLE, decoded
+from gateway.conversations.meaning import UNREADABLE, decode_row
 from store.gateway import lineage as stored
 from store.gateway.lineage import MOST_BYTES, MOST_OPENING
 
@@ -154,7 +154,7 @@ def _opening(asker: Asker, beginning: Sequence[EncodedMessage]) -> list[Said]:
     every = _read(beginning)
     for seq, row in enumerate(asker.rows):
         try:
-            every.append(Said(seq, decoded(asker.shape, _value(row)).content))
+            every.append(Said(seq, decode_row(asker.shape, _value(row)).content))
         except (ShapeError, *UNREADABLE):
             continue
     return every
