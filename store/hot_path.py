@@ -153,11 +153,11 @@ _TURN: Final[Mapping[str, str | None]] = {
     "limits": "context_limits",
     "shape": None,
     "sent": None,
+    "entries": None,
+    "times": None,
+    "media": None,
 }
 _APPEND: Final = _call("append_turn", **_TURN)
-_APPEND_ENTRIES: Final = _call("append_turn_with_entries", **_TURN, entries=None)
-_APPEND_AT: Final = _call("append_turn_at", **_TURN, entries=None, times=None)
-_APPEND_MEDIA: Final = _call("append_turn_with_media", **_TURN, entries=None, times=None, media=None)
 _BESIDE: Final = _call("read_beside_context", tenant=None, conversation=None)
 _READ: Final = _call(
     "read_context",
@@ -316,15 +316,11 @@ async def append_turn(
             reserved_output_tokens=policy.reserved_output_tokens if policy else None,
         ),
         *((sent.shape, _beside_contents(sent, facts, contents)) if sent else (None, None)),
+        _entries(entries) if entries else None,
+        times or None,
+        _loads(facts),
     )
     append = partial(pool.write_together, conversation_id, _APPEND, *arguments)
-    if entries:
-        # One of a few hundred.
-        append = partial(pool.write, _APPEND_ENTRIES, *arguments, _entries(entries))
-    if times:
-        append = partial(pool.write, _APPEND_AT, *arguments, _entries(entries), times)
-    if media := _loads(facts):
-        append = partial(pool.write, _APPEND_MEDIA, *arguments, _entries(entries), times or None, media)
     try:
         done = Appended(*await append())
     except asyncpg.UniqueViolationError:

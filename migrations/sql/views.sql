@@ -1,8 +1,7 @@
 -- Views: snapshots as the code reads and writes them, and what auditors may read.
 
--- Most of what a snapshot shows is what the one before it showed, byte for byte: each cut of tool results leaves what the
--- last one left, and goes on behind it. That is stored once: the table keeps of each snapshot the part that is its own and
--- the versions whose parts come before it; this view has the messages as a whole, for all who read and write them.
+-- Snapshots with their messages as a whole, for all who read and write them. A snapshot mostly shows what the one before it
+-- showed, byte for byte: that is stored once, in the parts of snapshot_parts.
 create or replace view snapshots with (security_invoker = true) as
 select p.tenant_id, p.conversation_id, p.version, p.parent_version, p.run_id, p.step, p.covers_through,
        coalesce(p.messages, (coalesce((
@@ -18,8 +17,8 @@ alter view snapshots alter column created_at set default now();
 alter view snapshots alter column pins set default '[]';
 grant select, insert on snapshots to palimpsest_service;
 
--- One row a step, in the order of their making; one row with an empty step for a run that has none yet. A step that puts text
--- back, a pin's, saves nothing: counted as the console, the command and the metrics do.
+-- For auditors: a row a step, in order; a row with an empty step for a run that has none yet. A step that puts a pin's text
+-- back saves nothing.
 create or replace view compaction_history with (security_invoker = true) as
 select t.name as tenant,
        r.conversation_id,
@@ -60,7 +59,7 @@ from runs as r
     join conversations as c on c.id = r.conversation_id
     left join run_steps as s on s.run_id = r.id;
 
--- One row a conversation, those that were erased included: what is stored of it, what is served, what that has cost.
+-- For auditors: a row a conversation, erased ones included: what is stored, what is served, and what that has cost.
 create or replace view conversation_costs with (security_invoker = true) as
 select t.name as tenant,
        c.id as conversation_id,
@@ -106,8 +105,8 @@ from conversations as c
         from runs as r join run_steps as s on s.run_id = r.id where r.conversation_id = c.id
     ) as spent;
 
--- A snapshot that covers less than those before it, as a restore makes it, shows what they covered as it came again: so far the
--- last that was told of such a message was what had become of it before.
+-- For auditors: what became of each message, a row for each change. A snapshot that covers less than those before it, as a
+-- restore makes it, shows messages again that these had covered: then they are `kept` again.
 create or replace view message_lineage with (security_invoker = true) as
 select t.name as tenant,
        c.id as conversation_id,
@@ -158,7 +157,7 @@ from conversations as c
         where d.is_new
     ) as told;
 
--- For auditors: who asked when for which messages, without what was asked.
+-- For auditors: who asked when for which messages, without the text asked for.
 create or replace view recalls with (security_invoker = true) as
 select t.name as tenant,
        r.conversation_id,
@@ -179,8 +178,8 @@ select t.name as tenant,
        r.created_at as asked_at
 from recall_requests as r join tenants as t on t.id = r.tenant_id;
 
--- For auditors: a row a call. What was expected of the cache beside what the provider read from it: where much is missing, and the
--- prefix held, the break was not ours.
+-- For auditors: a row a call, with the tokens that a cache should have had and those that the provider read from it. If many
+-- are missing and the prefix was the same, compaction did not break the cache.
 create or replace view prompt_cache_turns with (security_invoker = true) as
 select t.name as tenant,
        u.conversation_id,
@@ -200,8 +199,8 @@ select t.name as tenant,
        u.saved_uncached_usd
 from turn_usages as u join tenants as t on t.id = u.tenant_id;
 
--- What a cache should have had is summed over the calls whose usage says what it had, as what it had is: the two can be
--- held against each other.
+-- For auditors: a row for each conversation and day (UTC), with what its calls took in and what compaction saved. Expected
+-- tokens are summed over the calls whose usage names cached tokens, so that both can be compared.
 create or replace view compaction_savings with (security_invoker = true) as
 select t.name as tenant,
        u.conversation_id,

@@ -25,7 +25,7 @@ _FIND: Final = """
         (select c.rules::text from conversations as c where c.id = f.conversation_id) end as rules
     from gateway_find($1, $2, $3, $4, $5) as f
 """
-_HEAD_BELOW: Final = "select * from gateway_head_below($1, $2, $3)"
+_HEAD_BELOW: Final = "select * from gateway_head($1, $2, null, $3) where version is not null"
 _BEGIN: Final = "select gateway_begin($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) as id"
 _NOTE: Final = "select gateway_note($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _RESPONSE: Final = "select * from gateway_response($1, $2)"

@@ -1,4 +1,4 @@
--- Who is asking: one key by its public id, and for how long it may be remembered. The caller compares the hash.
+-- Return an API key that is in force, by its public id, and for how long it may be cached. The caller compares the hash.
 create or replace function key_in_force(p_key uuid) returns table (
     tenant_id uuid, secret_hash bytea, scopes text[], policy text, seconds_left double precision
 ) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -7,14 +7,13 @@ create or replace function key_in_force(p_key uuid) returns table (
     where k.id = p_key and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
 $$;
 
--- Who is asking with a token: its tenant, by id or, where that is null, by name.
+-- Return the tenant that a token names, by id or, if that is null, by name.
 create or replace function tenant_of_token(p_id uuid, p_name text) returns table (tenant_id uuid, policy text)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select t.id, t.policy::pg_catalog.text from public.tenants as t where t.id = p_id or (p_id is null and t.name = p_name)
 $$;
 
--- Note when keys were last used; at most once a minute each, whoever asks. A key that another process is noting at this
--- moment is left to it: nobody waits.
+-- Note when keys were last used, at most once a minute each. A key that another process is noting is skipped.
 create or replace function note_key_uses(p_keys uuid[], p_seconds_ago double precision[]) returns void
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     update public.api_keys as noted set last_used_at = now() - make_interval(secs => used.seconds_ago)
@@ -26,7 +25,7 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     where noted.id = used.id
 $$;
 
--- For the API: rate limits of any tenant that were set since then.
+-- Return rate limits of any tenant that were set since then.
 create or replace function rate_limits_since(p_since timestamptz) returns table (
     tenant_id uuid, per_key text, per_tenant text, changed_at timestamptz
 ) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -34,7 +33,7 @@ create or replace function rate_limits_since(p_since timestamptz) returns table 
     from public.tenants as t where t.limits_changed_at > p_since
 $$;
 
--- Who is asking: the session of a token, as long as it and its key are in force.
+-- Return the session of a token if it and its key are in force.
 create or replace function find_console_session(p_token_hash bytea) returns table (
     tenant_id uuid, key_id uuid, scopes text[], policy text
 ) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -46,7 +45,7 @@ create or replace function find_console_session(p_token_hash bytea) returns tabl
         and k.revoked_at is null and (k.expires_at is null or k.expires_at > now())
 $$;
 
--- Take a ticket: the key that it signs in, or no row. Of two that come with the same ticket one gets it.
+-- Take a ticket and return the key that it signs in; no row if it was taken before.
 create or replace function take_console_ticket(p_token_hash bytea) returns table (tenant_id uuid, key_id uuid)
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     update public.console_sessions as s set ended_at = now()

@@ -1,7 +1,7 @@
--- Store the context blocks of a turn whose request is message p_seq. A block that is already there, under the same source,
--- is no longer carried over once a newer one has come; the oldest give way until the rest has p_carried_max tokens.
--- Blocks marked large get a run that summarizes them, one for a text, unless it has been summarized here before or a run
--- is at it: a summary goes to every block of the conversation with that text.
+-- Store the context blocks of a turn whose request is message p_seq. A block of the same source is no longer carried over once
+-- a newer one has come; then the oldest go until the rest has p_carried_max tokens. A block marked large gets a run that
+-- summarizes it, one for each text, unless its text has a summary here or a run already; the summary goes to every block of
+-- the conversation with that text.
 create or replace function add_context_blocks(
     p_tenant uuid, p_conversation uuid, p_request uuid, p_seq integer, p_blocks json, p_carried_max integer,
     p_policy jsonb
@@ -42,7 +42,9 @@ begin
                         and a.state in ('queued', 'running'));
 end $$;
 
--- An edit does not forget that the head has moved since the last append.
+-- Mark the messages from p_from on as superseded by an edit, and move the head back to the newest snapshot that has none of
+-- them. If that is the present head, nothing before the edit has changed: signed thinking stays valid, holds stay if nearly
+-- all of the context is left, and a move of the head since the last append is not forgotten.
 create or replace function supersede(p_conversation uuid, p_from integer) returns void
 language plpgsql as $$
 declare
@@ -81,21 +83,79 @@ begin
     end if;
 end $$;
 
+-- Enter what a turn adds to the ledger of rules: [{id, place, text, source, if_first}]. if_first: the entry counts only in a
+-- conversation's first message, or only in others. A rule in force is not entered again; a withdrawal needs a detected rule.
+create or replace function add_entries(
+    p_tenant uuid, p_conversation uuid, p_request uuid, p_first_seq integer, p_entries jsonb
+) returns void language plpgsql as $$
+declare
+    v_most constant integer := 200;
+    v_rules constant jsonb := coalesce((select c.rules from public.conversations as c where c.id = p_conversation), '[]');
+    v_is_first constant boolean := not exists (
+        select from public.messages as m
+        where m.conversation_id = p_conversation and m.seq < p_first_seq and m.superseded_at is null);
+begin
+    insert into public.pins (id, tenant_id, conversation_id, seq, text, source, request_id)
+    select e.id, p_tenant, p_conversation, p_first_seq + e.place, e.text, e.source, p_request
+    from (select distinct on (r.text, r.source) r.*
+          from jsonb_to_recordset(p_entries) as r (id uuid, place integer, text text, source text, if_first boolean)
+          where r.if_first is null or r.if_first = v_is_first
+          order by r.text, r.source, r.place, r.id) as e
+    where case when e.source = 'detected'
+               then not exists (select from jsonb_array_elements(v_rules) as known where known ->> 2 = e.text)
+               else exists (select from jsonb_array_elements(v_rules) as known where known ->> 3 = 'detected') end
+    order by e.place, e.id
+    limit greatest(0, v_most - jsonb_array_length(v_rules));
+end $$;
+
+-- Look for media that may explain a count which is larger than the messages can be: media may be larger than their estimate.
+-- `place` is the last of the turn's messages with media, null for none; is_explained: that one, or one since the last count, has.
+create or replace function explain_count(p_conversation uuid, p_contents json[], out place bigint, out is_explained boolean)
+language plpgsql stable as $$
+declare
+    v_media constant text := '"(type|of)"\s*:\s*"(image|document|container_upload|audio|input_audio|file)"';
+begin
+    select max(m.place) into place from unnest(p_contents) with ordinality as m (content, place) where m.content::text ~ v_media;
+    is_explained := place is not null or exists (
+        select from public.conversations as c join public.messages as m on m.conversation_id = c.id
+        where c.id = p_conversation and m.seq >= coalesce(c.measured_seq, 0) and m.superseded_at is null
+          and m.content::text ~ v_media);
+end $$;
+
+-- Return whether the thinking of a turn, which is signed for what the model saw, was written for anything else than the view: the
+-- view cuts a long result of the same turn, and a history that was fitted into the budget may be fitted otherwise next time.
+create or replace function is_unlike_view(
+    p_conversation uuid, p_messages turn_messages, p_limits context_limits, p_cap integer
+) returns boolean language sql stable as $$
+    select exists (select from unnest(p_messages.result_chars, p_messages.hidden)
+                       with ordinality as message (chars, hidden, place)
+                   where (message.hidden > 0 or p_cap < any (message.chars::integer[]))
+                     and true = any (p_messages.thinking[message.place + 1:]))
+        or c.context_tokens * f.factor > coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
+            - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
+            - ceil(c.fixed_tokens * f.factor) - c.unstored_tokens
+    from public.conversations as c,
+         lateral (select greatest(c.token_ratio, case when c.measured_version = c.head_version then
+                      (c.measured_tokens - c.unstored_tokens)::double precision
+                      / greatest(1, c.context_tokens + c.fixed_tokens + c.turn_context_tokens) end) as factor) as f
+    where c.id = p_conversation
+$$;
+
 -- Append a turn: messages, counters, due check and idempotency key in one transaction and one round trip.
--- outcome: appended | replayed | other_body | out_of_order | beyond_end | missing. A count is carried on, and learned from,
--- by its parts. p_shape is that of the messages if it is another than the Messages API's, p_sent how each was sent, null for
--- one that is no more than its role and its content.
+-- outcome: appended | replayed | other_body | out_of_order | beyond_end | missing. p_shape is the shape of the messages if it is
+-- not the Messages API's, p_sent what is stored of each besides its content, see as_sent.
+-- Null for most turns: p_entries, see add_entries; p_times, when each message was said; p_media, the media of messages, as
+-- [{place, images, image_side, documents, document_pages, bytes}], places from 0.
 create or replace function append_turn(
     p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer,
     p_key text, p_body_hash bytea,
     p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits,
-    p_shape text, p_sent json[],
+    p_shape text, p_sent json[], p_entries jsonb, p_times timestamptz[], p_media jsonb,
     out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
 ) language plpgsql as $$
 declare
     v_count constant integer := cardinality(p_messages.roles);
     v_has_thinking constant boolean := true = any (p_messages.thinking);
-    v_asks constant boolean := true = any (p_messages.requests[:p_facts.after_answer - 1]);
     v_total integer := p_facts.total_tokens;
     v_newer integer := p_facts.newer_tokens;
     v_cap integer;
@@ -104,22 +164,18 @@ declare
     v_ratio real;
     v_unstored integer;
     v_last_count integer[];
-    v_excess integer := 0;
+    v_excess integer;
     v_media bigint;
-    v_times constant timestamptz[] := nullif(current_setting('app.message_times', true), '');
-    v_stored record;
+    v_is_explained boolean;
     v record;
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
     if p_key is not null then
-        select k.* into v_stored from public.idempotency_keys as k
-            where k.conversation_id = p_conversation and k.key = p_key;
+        select case when k.body_hash = p_body_hash then 'replayed' else 'other_body' end, k.first_seq, k.last_seq,
+               k.context_tokens, k.queued
+        into outcome, first_seq, last_seq, context_tokens, queued
+        from public.idempotency_keys as k where k.conversation_id = p_conversation and k.key = p_key;
         if found then
-            outcome := case when v_stored.body_hash = p_body_hash then 'replayed' else 'other_body' end;
-            first_seq := v_stored.first_seq;
-            last_seq := v_stored.last_seq;
-            context_tokens := v_stored.context_tokens;
-            queued := v_stored.queued;
             return;
         end if;
     end if;
@@ -146,57 +202,32 @@ begin
         end if;
     end if;
     if v_has_thinking then
-        -- What was thought was signed for what the model saw. The view shows less than that of a long result in the same
-        -- turn; and what had to be fitted into the budget need not be the next time.
-        select exists (select from unnest(p_messages.result_chars, p_messages.hidden)
-                           with ordinality as message (chars, hidden, place)
-                       where (message.hidden > 0 or v_cap < any (message.chars::integer[]))
-                         and true = any (p_messages.thinking[message.place + 1:]))
-            or c.context_tokens * f.factor > coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
-                - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
-                - ceil(c.fixed_tokens * f.factor) - c.unstored_tokens
-        into v_unlike_view
-        from public.conversations as c,
-             lateral (select greatest(c.token_ratio, case when c.measured_version = c.head_version then
-                          (c.measured_tokens - c.unstored_tokens)::double precision
-                          / greatest(1, c.context_tokens + c.fixed_tokens + c.turn_context_tokens) end) as factor) as f
-        where c.id = p_conversation;
+        v_unlike_view := public.is_unlike_view(p_conversation, p_messages, p_limits, v_cap);
     end if;
-
     if p_usage.input_tokens is not null and p_context.blocks is null then
-        -- Nothing is learned where the call may have seen context blocks in a form that nobody told of. The row is not locked
-        -- for this: of two counts that come at once one may be forgotten.
+        -- With context blocks nothing is learned: the call may have had them in another form. The row is not locked for this: of
+        -- two counts that come at once, one may be forgotten.
         select l.samples, l.ratio, l.unstored, l.last_count,
-               case when p_usage.input_tokens > l.unstored + 2 * (c.context_tokens::bigint + c.fixed_tokens + p_facts.seen_tokens) + 12000
-                    then least(1000000, p_usage.input_tokens - l.unstored
-                                        - ceil(l.ratio * (c.context_tokens::bigint + c.fixed_tokens + p_facts.seen_tokens)))::integer else 0 end
+               case when p_usage.input_tokens > l.unstored + 2 * e.estimated + 12000
+                    then least(1000000, p_usage.input_tokens - l.unstored - ceil(l.ratio * e.estimated))::integer else 0 end
         into v_samples, v_ratio, v_unstored, v_last_count, v_excess
         from public.conversations as c,
-             lateral public.learn_count(p_usage.input_tokens, c.context_tokens + c.fixed_tokens + p_facts.seen_tokens,
-                                        c.ratio_samples, c.token_ratio, c.unstored_tokens, c.last_count) as l
-        where c.id = p_conversation and (v_asks or c.turn_context_tokens = 0)
+             lateral (select c.context_tokens::bigint + c.fixed_tokens + p_facts.seen_tokens as estimated) as e,
+             lateral public.learn_count(p_usage.input_tokens, e.estimated::integer, c.ratio_samples, c.token_ratio,
+                                        c.unstored_tokens, c.last_count) as l
+        where c.id = p_conversation
+          and (c.turn_context_tokens = 0 or true = any (p_messages.requests[:p_facts.after_answer - 1]))
           and coalesce(p_usage.version = c.head_version, c.head_moved_at <> c.next_seq);
-    end if;
-
-    if v_excess > 0 then
-        -- Rare: the messages cannot explain the count: it is not believed. Media may be larger than anybody
-        -- can read of them: what they have too much is theirs, and teaches nothing about the rest.
-        select max(m.place) into v_media
-        from unnest(p_messages.contents[:p_facts.after_answer]) with ordinality as m (content, place)
-        where m.content::text ~ '"(type|of)"\s*:\s*"(image|document|container_upload|audio|input_audio|file)"';
-        if v_media is not null then
-            v_total := v_total + v_excess;
-        elsif not exists (
-            select from public.conversations as c join public.messages as m on m.conversation_id = c.id
-            where c.id = p_conversation and m.seq >= coalesce(c.measured_seq, 0) and m.superseded_at is null
-              and m.content::text ~ '"(type|of)"\s*:\s*"(image|document|container_upload|audio|input_audio|file)"') then
-            p_usage.input_tokens := null;
-        end if;
-        if p_usage.input_tokens is not null then
-            v_samples := null;
-            v_ratio := null;
-            v_unstored := null;
-            v_last_count := null;
+        if v_excess > 0 then
+            -- Rare. A count that nothing explains is not believed. One that media explain teaches nothing about the rest.
+            select e.place, e.is_explained into v_media, v_is_explained
+            from public.explain_count(p_conversation, p_messages.contents[:p_facts.after_answer]) as e;
+            if not v_is_explained then
+                p_usage.input_tokens := null;
+            else
+                v_total := v_total + case when v_media is null then 0 else v_excess end;
+                select null, null, null, null into v_samples, v_ratio, v_unstored, v_last_count;
+            end if;
         end if;
     end if;
 
@@ -248,7 +279,8 @@ begin
         check_request_id = case when c.check_due_at is null then p_request else c.check_request_id end,
         counted_cap = coalesce(c.counted_cap, c.result_cap, p_limits.result_cap),
         shape = case when c.next_seq = 0 then p_shape else c.shape end,
-        mixed_shapes = c.mixed_shapes or (c.next_seq > 0 and c.shape is distinct from p_shape)
+        mixed_shapes = c.mixed_shapes or (c.next_seq > 0 and c.shape is distinct from p_shape),
+        newest_media = case when p_media is null then c.newest_media else c.next_seq + v_count - 1 end
     where c.id = p_conversation and c.tenant_id = p_tenant
       and (p_expected_seq is null or c.next_seq = p_expected_seq)
     returning c.next_seq as next_seq, c.check_due_at = now() as queued,
@@ -278,10 +310,18 @@ begin
                - case when p_facts.longest_result <= v.cap or m.chars is null then 0
                       else public.tokens_over_cap(array[m.chars], v.cap) end,
            m.bytes, m.chars::integer[], m.request, m.thinking, p_shape, m.sent,
-           v_times[m.place], case when v_times[m.place] is null then v_times is not null or null end
-    from (select every.*, case when every.place = v_media then v_excess else 0 end as excess from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
-                p_messages.requests, p_messages.thinking, p_sent)
-        with ordinality as every (role, content, tokens, bytes, chars, request, thinking, sent, place)) as m;
+           p_times[m.place], case when p_times[m.place] is null then p_times is not null or null end
+    from (select every.*, case when every.place = v_media then v_excess else 0 end as excess
+          from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
+                      p_messages.requests, p_messages.thinking, p_sent)
+              with ordinality as every (role, content, tokens, bytes, chars, request, thinking, sent, place)) as m;
+    if p_media is not null then
+        insert into public.message_media (tenant_id, conversation_id, seq, images, image_side, documents, document_pages, bytes)
+        select p_tenant, p_conversation, v.next_seq - v_count + f.place, f.images, f.image_side, f.documents, f.document_pages,
+               f.bytes
+        from jsonb_to_recordset(p_media) as f (place integer, images integer, image_side integer, documents integer,
+                                               document_pages integer, bytes bigint);
+    end if;
     if v.pending_version is not null and not v.needs_its_prefix then
         perform public.move_head(p_conversation, v.pending_version);
         select ceil((c.context_tokens + c.fixed_tokens) * c.token_ratio) + c.unstored_tokens into context_tokens
@@ -293,6 +333,9 @@ begin
             case when p_facts.last_request >= 0 then v.next_seq - v_count + p_facts.last_request else v.next_seq - 1 end,
             p_context.blocks, p_context.carried_max_tokens, p_context.policy);
     end if;
+    if p_entries is not null then
+        perform public.add_entries(p_tenant, p_conversation, p_request, v.next_seq - v_count, p_entries);
+    end if;
     if p_key is not null then
         -- A concurrent request with the same key makes this fail; the caller asks again and gets the replay.
         insert into public.idempotency_keys (tenant_id, conversation_id, key, body_hash, first_seq, last_seq,
@@ -300,86 +343,4 @@ begin
         values (p_tenant, p_conversation, p_key, p_body_hash, v.next_seq - v_count, v.next_seq - 1,
                 context_tokens, v.queued);
     end if;
-end $$;
-
--- Append a turn with what it adds to the ledger: [{id, place, text, source, if_first}], of which if_first names those that count
--- only in a message that nothing came before, or only in others. What is in force already is not entered again, and nothing
--- is withdrawn where nothing was detected.
-create or replace function append_turn_with_entries(
-    p_entries jsonb,
-    p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer,
-    p_key text, p_body_hash bytea,
-    p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits,
-    p_shape text, p_sent json[],
-    out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
-) language plpgsql as $$
-declare
-    v_most constant integer := 200;
-    v_rules jsonb;
-    v_is_first boolean;
-begin
-    select a.* into outcome, first_seq, last_seq, context_tokens, queued
-    from public.append_turn(p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from, p_key, p_body_hash,
-                            p_messages, p_facts, p_usage, p_context, p_limits, p_shape, p_sent) as a;
-    if outcome <> 'appended' then
-        return;
-    end if;
-    select coalesce(c.rules, '[]') into v_rules from public.conversations as c where c.id = p_conversation;
-    v_is_first := not exists (select from public.messages as m where m.conversation_id = p_conversation
-                              and m.seq < append_turn_with_entries.first_seq and m.superseded_at is null);
-    insert into public.pins (id, tenant_id, conversation_id, seq, text, source, request_id)
-    select e.id, p_tenant, p_conversation, append_turn_with_entries.first_seq + e.place, e.text, e.source, p_request
-    from (select distinct on (r.text, r.source) r.*
-          from jsonb_to_recordset(p_entries) as r (id uuid, place integer, text text, source text, if_first boolean)
-          where r.if_first is null or r.if_first = v_is_first
-          order by r.text, r.source, r.place, r.id) as e
-    where case when e.source = 'detected'
-               then not exists (select from jsonb_array_elements(v_rules) as known where known ->> 2 = e.text)
-               else exists (select from jsonb_array_elements(v_rules) as known where known ->> 3 = 'detected') end
-    order by e.place, e.id
-    limit greatest(0, v_most - jsonb_array_length(v_rules));
-end $$;
-
--- append_turn_with_entries for messages with times of their own: one for each, null for a message without.
-create or replace function append_turn_at(
-    p_times timestamptz[], p_entries jsonb,
-    p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer,
-    p_key text, p_body_hash bytea,
-    p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits,
-    p_shape text, p_sent json[],
-    out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
-) language plpgsql as $$
-begin
-    perform set_config('app.message_times', p_times::text, true);
-    select a.* into outcome, first_seq, last_seq, context_tokens, queued
-    from public.append_turn_with_entries(p_entries, p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from,
-                                         p_key, p_body_hash, p_messages, p_facts, p_usage, p_context, p_limits,
-                                         p_shape, p_sent) as a;
-    -- Turns share transactions.
-    perform set_config('app.message_times', '', true);
-end $$;
-
--- append_turn_at for messages with media: [{place, images, image_side, documents, document_pages, bytes}], places from 0.
-create or replace function append_turn_with_media(
-    p_media jsonb, p_times timestamptz[], p_entries jsonb,
-    p_tenant uuid, p_conversation uuid, p_request uuid, p_expected_seq integer, p_replace_from integer,
-    p_key text, p_body_hash bytea,
-    p_messages turn_messages, p_facts turn_facts, p_usage turn_usage, p_context turn_context, p_limits context_limits,
-    p_shape text, p_sent json[],
-    out outcome text, out first_seq integer, out last_seq integer, out context_tokens integer, out queued boolean
-) language plpgsql as $$
-begin
-    select a.* into outcome, first_seq, last_seq, context_tokens, queued
-    from public.append_turn_at(p_times, p_entries, p_tenant, p_conversation, p_request, p_expected_seq, p_replace_from,
-                               p_key, p_body_hash, p_messages, p_facts, p_usage, p_context, p_limits, p_shape,
-                               p_sent) as a;
-    if outcome <> 'appended' then
-        return;
-    end if;
-    insert into public.message_media (tenant_id, conversation_id, seq, images, image_side, documents, document_pages, bytes)
-    select p_tenant, p_conversation, append_turn_with_media.first_seq + f.place, f.images, f.image_side, f.documents,
-           f.document_pages, f.bytes
-    from jsonb_to_recordset(p_media) as f (place integer, images integer, image_side integer, documents integer,
-                                           document_pages integer, bytes bigint);
-    update public.conversations as c set newest_media = append_turn_with_media.last_seq where c.id = p_conversation;
 end $$;

@@ -1,4 +1,4 @@
--- For the sweeper: deliveries of any tenant whose time has come.
+-- Return webhook deliveries of any tenant that are due.
 create or replace function due_deliveries(p_limit integer) returns table (delivery_id uuid, tenant_id uuid)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select d.id, d.tenant_id from public.webhook_deliveries as d
@@ -6,7 +6,7 @@ language sql stable security definer set search_path = pg_catalog, public, pg_te
     order by d.next_attempt_at limit p_limit
 $$;
 
--- For the sweeper: the tenants of what is to be reckoned, the oldest first.
+-- Return the tenants of the oldest usages that are not reckoned yet.
 create or replace function usages_to_reckon(p_limit integer) returns setof uuid
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select distinct due.tenant_id from (
@@ -14,7 +14,7 @@ language sql stable security definer set search_path = pg_catalog, public, pg_te
     ) as due
 $$;
 
--- What was spent today and what waits, over all tenants, as numbers.
+-- Return what models cost today and how many summaries wait for a budget, over all tenants.
 create or replace function model_spending() returns table (tokens bigint, cost_usd numeric, waiting_summaries bigint)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select coalesce(sum(u.input_tokens + u.output_tokens), 0)::bigint, coalesce(sum(u.cost_usd), 0),
@@ -22,7 +22,7 @@ language sql stable security definer set search_path = pg_catalog, public, pg_te
     from public.model_usage as u where u.day = (now() at time zone 'utc')::pg_catalog.date
 $$;
 
--- For the metrics: what models have been asked since the first day, over all tenants. One row a tenant and day is read.
+-- Return all model calls since the first day, over all tenants, for the metrics. It reads one row a tenant and day.
 create or replace function model_totals() returns table (
     model_calls bigint, input_tokens bigint, output_tokens bigint, cost_usd numeric
 ) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -31,7 +31,7 @@ create or replace function model_totals() returns table (
     from public.model_usage as u
 $$;
 
--- What is left to do, over all tenants, as numbers.
+-- Return how much checking and compacting is left to do, over all tenants.
 create or replace function backlog() returns table (
     due_checks bigint, oldest_due_check_seconds double precision,
     queued_runs bigint, running_runs bigint, expired_leases bigint, dead_runs bigint
@@ -46,9 +46,9 @@ create or replace function backlog() returns table (
          (select count(*) as runs from public.runs as r where r.state = 'dead') as dead
 $$;
 
--- For the metrics: what waits beside checks, over all tenants, as numbers. `checks` and `summaries` are queued runs by their
--- queue; `budget` are summaries that wait for another day's budget and `overdue` those of them whose day has come;
--- `webhooks` are deliveries and `batches` message batches that are due. Each count reads the partial index of what is open.
+-- Return how much other work waits and for how long, over all tenants, for the metrics. `checks` and `summaries` are queued
+-- runs by queue, `budget` summaries that wait for another day's budget, `overdue` those of them whose day has come, `webhooks`
+-- deliveries and `batches` message batches that are due. Each count reads a partial index.
 create or replace function waiting_work() returns table (kind text, waiting bigint, oldest_seconds double precision)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     with waits (kind, since) as (

@@ -1,5 +1,5 @@
--- What due_states tells, and `media`: what the context has of images and files, in the order of message_media's columns; null
--- where no media came since a run looked at them.
+-- Return the state of conversations that a check is due for, as the check needs it, locked if p_lock. `media` has the media of
+-- the context in the order of message_media's columns; null if no media came since a run looked at them.
 create or replace function due_states(p_conversations uuid[], p_lock boolean) returns table (
     conversation_id uuid, tenant_id uuid, tenant_policy jsonb, policy jsonb, model text, revision bigint,
     estimated integer, measured integer, context_bytes bigint, has_old_results boolean,
@@ -36,9 +36,8 @@ begin
     where c.id = any (p_conversations) and (c.check_due_at is null) is false;
 end $$;
 
--- Take the mark off conversations that need nothing, unless something was appended since their state was read. The commit
--- does not wait for the disk: a crash may bring marks back, which costs a check each and nothing else, since what was appended
--- later is later in the log as well.
+-- Take the mark off conversations that need nothing, unless something was appended since their state was read. The commit does
+-- not wait for the disk: a crash may bring marks back, each of which costs one more check.
 create or replace function clear_checks(p_conversations uuid[], p_revisions bigint[]) returns setof uuid
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     select set_config('synchronous_commit', 'off', true),
@@ -49,8 +48,8 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     returning c.id
 $$;
 
--- For the sweeper: due checks whose wake-up got lost. Tenants take turns, so that one with very many does not keep the
--- others waiting; nth is a check's place among its tenant's own.
+-- Return due checks whose wake-up was lost. nth is a check's place among its tenant's own; tenants take turns by it, so that
+-- one with many does not delay the others.
 create or replace function overdue_checks_by_turns(p_seconds double precision, p_limit integer) returns table (
     conversation_id uuid, tenant_id uuid, due_at timestamptz, nth bigint
 ) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -61,8 +60,8 @@ create or replace function overdue_checks_by_turns(p_seconds double precision, p
     order by nth, c.check_due_at limit p_limit
 $$;
 
--- For the doctor: conversations in which system prompt and tools alone are over a threshold, the conversation's, the
--- tenant's, or the installation's that is given. Reads every conversation's row.
+-- Return conversations whose system prompt and tools alone are over a threshold: the conversation's, the tenant's, or the
+-- given one of the installation. It reads every conversation's row; `palimpsest doctor` calls it.
 create or replace function over_by_fixed(p_threshold integer, p_budget integer, out over_threshold bigint, out over_budget bigint)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select count(*) filter (where beside.tokens > coalesce((c.policy ->> 'compaction_threshold_tokens')::integer,
@@ -74,8 +73,9 @@ language sql stable security definer set search_path = pg_catalog, public, pg_te
                                   (t.policy ->> 'input_token_budget')::integer, p_budget) as budget) as limits
 $$;
 
--- Of conversations whose cache lives so many seconds: those whose cache is gone. The others are waited for, where they are not yet.
--- One that a restore holds, one with a snapshot that waits already, and one that was looked at in this pause is left alone.
+-- Return the conversations whose prompt cache is gone, of those given with their caches' lifetimes in seconds; the others are
+-- entered in waiting_snapshots. Conversations that are held by a restore, that have a waiting snapshot, or that were checked
+-- in this pause, are skipped.
 create or replace function watch_pauses(p_ids uuid[], p_lifetimes integer[]) returns setof uuid
 language sql volatile security definer set search_path = pg_catalog, public, pg_temp as $$
     with quiet as (
@@ -104,7 +104,7 @@ language sql volatile security definer set search_path = pg_catalog, public, pg_
     select q.id from quiet as q where q.cold_at < now()
 $$;
 
--- For the sweeper: those whose cache may be gone, the longest ago first.
+-- Return waiting snapshots whose cache may be cold, the longest ago first.
 create or replace function cold_snapshots(p_limit integer) returns table (conversation_id uuid, tenant_id uuid)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select w.conversation_id, w.tenant_id from public.waiting_snapshots as w

@@ -1,12 +1,12 @@
--- A conversation's next revision, by which an answer's ETag is told from another's. A failover or a restored backup may lose
--- the newest changes, and those that come instead would be counted the same. 32 random bits keep the two apart; a bigint has
--- room for two thousand million changes of a conversation.
+-- Return a conversation's next revision, which its ETag is made of. A failover or a restored backup may lose the newest
+-- changes, and later ones would get the same numbers: 32 random bits tell them apart. A bigint has room for two thousand
+-- million changes.
 create or replace function next_revision(p_revision bigint) returns bigint language sql volatile as $$
     select p_revision + 1 + floor(random() * 4294967296)::bigint
 $$;
 
--- Tokens that the view cap hides in a turn's tool results: characters over the cap, at four a token, rounded for each
--- message by itself, so that the counter stays the sum of what is stored.
+-- Return the tokens that the view cap hides in tool results: characters over the cap, at four a token, rounded for each
+-- message, so that the counter stays the sum of the rows.
 create or replace function tokens_over_cap(p_result_chars text[], p_cap integer) returns integer language sql immutable as $$
     select coalesce(sum(hidden.chars / 4), 0)::integer
     from (select sum(greatest(0, each_result.chars - p_cap)) as chars
@@ -15,16 +15,15 @@ create or replace function tokens_over_cap(p_result_chars text[], p_cap integer)
           group by message.place) as hidden
 $$;
 
--- Tokens of a message in the view: as they were counted when it came, but those of tool results under the cap, which may
--- have changed since.
+-- Return the tokens of a message in the view under the cap that its conversation is counted with.
 create or replace function shown_tokens(p_tokens integer, p_view_tokens integer, p_result_chars integer[], p_cap integer)
 returns integer language sql stable as $$
     select case when p_cap is null or p_result_chars is null then p_view_tokens
                 else p_tokens - public.tokens_over_cap(array[p_result_chars::text], p_cap) end
 $$;
 
--- Whether two counts can have the same tokens beside their histories: of different histories, the larger one is counted
--- larger by no more than twice what it is larger by the estimate.
+-- Return whether two counts can have the same tokens beside their histories: the histories differ, and the larger one is
+-- counted larger by at most twice the difference of the estimates.
 create or replace function counts_agree(
     p_estimated integer, p_counted integer, p_other_estimated integer, p_other_counted integer
 ) returns boolean language sql immutable parallel safe
@@ -32,11 +31,11 @@ return abs(p_estimated::bigint - p_other_estimated) >= 200
     and (p_counted::bigint - p_other_counted) * sign(p_estimated::bigint - p_other_estimated)
         <= 2 * abs(p_estimated::bigint - p_other_estimated) + 100;
 
--- Learn from one call: p_counted tokens by the API's count, p_estimated by the estimate. A count is taken for
--- unstored + ratio * estimate, the ratio between 0.5 and 2. What exceeds that is unstored only if three calls with
--- different histories have it alike: counts that are summed over several calls grow faster than their histories do.
--- p_last holds estimate and count of the last two such calls, the newer first. The ratio is the median of the newest five
--- samples; a count that is too large is no sample. 500 tokens are what may surround messages.
+-- Learn from one call: p_counted tokens by the API's count, p_estimated by the estimate. A count is taken for unstored + ratio
+-- * estimate, with a ratio between 0.5 and 2. An excess over that is unstored only if three calls with different histories
+-- agree on it: counts that are sums over several calls grow faster than their histories do. p_last has estimate and count of
+-- the last two such calls, the newer first. The ratio is the median of the newest five samples; a count that is too large is
+-- no sample. 500 tokens are allowed for what surrounds messages.
 create or replace function learn_count(
     p_counted integer, p_estimated integer, p_samples real[], p_ratio real, p_unstored integer, p_last integer[],
     out samples real[], out ratio real, out unstored integer, out last_count integer[]
@@ -75,8 +74,8 @@ begin
     end if;
 end $$;
 
--- What is carried over counts as a part of every input, beside the system prompt and the tools. What the blocks of the
--- current exchange have beyond that, in full, is turn_context_tokens: calls may have seen it, the next exchange does not.
+-- Count the context blocks that are carried over: their outlines are a part of every input. turn_context_tokens has what the
+-- blocks of the current exchange have beyond that in full, which later exchanges do not have.
 create or replace function recount_carried(p_conversation uuid) returns void language sql as $$
     update public.conversations as c
     set carried_tokens = carried.tokens, fixed_tokens = c.fixed_tokens - c.carried_tokens + carried.tokens,
@@ -91,7 +90,9 @@ create or replace function recount_carried(p_conversation uuid) returns void lan
     where c.id = p_conversation
 $$;
 
--- What an append keeps up to date about the end of a conversation, worked out anew from what is left of it.
+-- Count anew what an append keeps about the end of a conversation, from the messages that are in force. Each reader of `live`
+-- goes back from the newest message to the first that it looks for. The settings keep the planner from reading a conversation
+-- as a whole.
 create or replace function recount_end(p_conversation uuid) returns void
 language sql set enable_bitmapscan to off set enable_seqscan to off as $$
     with live as not materialized (
@@ -126,8 +127,8 @@ language sql set enable_bitmapscan to off set enable_seqscan to off as $$
     where c.id = p_conversation
 $$;
 
--- Count the context anew under another cap on tool results. Where it shows something else than before, nothing that the API
--- counted is true any more, and what was signed was signed for another prefix.
+-- Count the context anew under another cap on tool results. If it shows anything else than before, the API's count and signed
+-- thinking are no longer valid.
 create or replace function recount_results(p_conversation uuid, p_cap integer) returns void language sql as $$
     update public.conversations set counted_cap = p_cap, revision = public.next_revision(revision)
     where id = p_conversation and counted_cap is distinct from p_cap;

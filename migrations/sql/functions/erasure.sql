@@ -1,11 +1,5 @@
--- A policy without its words.
-create or replace function without_words(p_policy jsonb) returns jsonb language sql immutable as $$
-    select coalesce(jsonb_object_agg(named.key, named.value), '{}')
-    from jsonb_each(p_policy) as named where jsonb_typeof(named.value) in ('number', 'boolean')
-$$;
-
--- Erase a conversation of the tenant that the transaction acts for; the id of its tombstone, null for no such conversation.
--- Once for each: what was erased before is no such conversation either.
+-- Erase a conversation of the tenant that the transaction acts for, and return the id of its record in `erasures`; null if there is
+-- no such conversation, or if it was erased before.
 create or replace function erase_conversation(p_id uuid, p_conversation uuid, p_asked_for text, p_key uuid, p_request uuid)
 returns uuid language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -41,7 +35,10 @@ begin
         set state = case when r.state in ('queued', 'running', 'dead') then 'failed' else r.state end,
             reason = case when r.state in ('queued', 'running') then 'erased' else r.reason end,
             finished_at = case when r.state in ('queued', 'running') then v_at else r.finished_at end,
-            error = null, instructions = null, policy = public.without_words(r.policy), block_id = null,
+            error = null, instructions = null, block_id = null,
+            -- Of the policy numbers and switches stay: they hold no words.
+            policy = (select coalesce(jsonb_object_agg(named.key, named.value), '{}')
+                      from jsonb_each(r.policy) as named where jsonb_typeof(named.value) in ('number', 'boolean')),
             lease_token = null, lease_expires_at = null
         where r.conversation_id = p_conversation;
     get diagnostics v_runs = row_count;
@@ -73,6 +70,18 @@ begin
     delete from public.idempotency_keys as k where k.conversation_id = p_conversation;
     get diagnostics v_keys = row_count;
     delete from public.assemblies as a where a.conversation_id = p_conversation;
+    delete from public.message_media as f where f.conversation_id = p_conversation;
+    delete from public.waiting_snapshots as w where w.conversation_id = p_conversation;
+    delete from public.turn_usages as u where u.conversation_id = p_conversation;
+    delete from public.recall_segments as s where s.conversation_id = p_conversation;
+    -- A recall across several conversations quotes them together: all of its rows go.
+    delete from public.recall_requests as r
+        where r.of_user and r.request_id in (
+            select o.request_id from public.recall_requests as o where o.conversation_id = p_conversation and o.of_user);
+    delete from public.recall_requests as r where r.conversation_id = p_conversation;
+    delete from public.gateway_prefixes as p where p.conversation_id = p_conversation;
+    delete from public.gateway_recalls as r where r.conversation_id = p_conversation;
+    delete from public.gateway_conversations as g where g.conversation_id = p_conversation;
 
     select e.number, e.proof into v_number, v_previous from public.erasures as e
         where e.tenant_id = v_tenant order by e.number desc limit 1;
@@ -90,14 +99,12 @@ begin
     return p_id;
 end $$;
 
--- Media of edited and erased messages are in no context any more; services may delete nothing themselves. A head that has gone
--- back may show more of them.
+-- Remove the media of messages that an edit has superseded; services may delete nothing themselves. A head that has gone back may
+-- show more media, so they are looked at again.
 create or replace function forget_media() returns trigger language plpgsql
 security definer set search_path = pg_catalog, public, pg_temp as $$
 begin
-    if new.erased_at is not null then
-        delete from public.message_media as f where f.conversation_id = new.id;
-    elsif new.edits <> old.edits then
+    if new.edits <> old.edits then
         delete from public.message_media as f
         using public.messages as m
         where f.conversation_id = new.id and m.conversation_id = f.conversation_id and m.seq = f.seq
@@ -108,60 +115,5 @@ begin
     end if;
     return new;
 end $$;
-create or replace trigger conversations_forget_media before update of edits, head_version, erased_at on conversations
+create or replace trigger conversations_forget_media before update of edits, head_version on conversations
     for each row when (old.newest_media >= 0) execute function forget_media();
-
--- Remove what the gateway has stored for an erased conversation.
-create or replace function forget_gateway() returns trigger language plpgsql
-set search_path = pg_catalog, public, pg_temp as $$
-begin
-    delete from public.gateway_prefixes as p where p.conversation_id = new.id;
-    delete from public.gateway_recalls as r where r.conversation_id = new.id;
-    delete from public.gateway_conversations as g where g.conversation_id = new.id;
-    return new;
-end $$;
-create or replace trigger conversations_forget_gateway after update of erased_at on conversations
-    for each row when (new.erased_at is not null) execute function forget_gateway();
-
--- Remove the search index of an erased conversation.
-create or replace function forget_recall_segments() returns trigger language plpgsql
-set search_path = pg_catalog, public, pg_temp as $$
-begin
-    delete from public.recall_segments as s where s.conversation_id = new.id;
-    return new;
-end $$;
-create or replace trigger conversations_forget_recall_segments after update of erased_at on conversations
-    for each row when (new.erased_at is not null) execute function forget_recall_segments();
-
--- Remove recalls of an erased conversation, and all rows of a recall across several conversations.
-create or replace function forget_recall_requests() returns trigger language plpgsql
-set search_path = pg_catalog, public, pg_temp as $$
-begin
-    delete from public.recall_requests as r
-        where r.of_user and r.request_id in (
-            select o.request_id from public.recall_requests as o where o.conversation_id = new.id and o.of_user);
-    delete from public.recall_requests as r where r.conversation_id = new.id;
-    return new;
-end $$;
-create or replace trigger conversations_forget_recall_requests after update of erased_at on conversations
-    for each row when (new.erased_at is not null) execute function forget_recall_requests();
-
--- Remove the usages of an erased conversation.
-create or replace function forget_turn_usages() returns trigger language plpgsql
-set search_path = pg_catalog, public, pg_temp as $$
-begin
-    delete from public.turn_usages as u where u.conversation_id = new.id;
-    return new;
-end $$;
-create or replace trigger conversations_forget_turn_usages after update of erased_at on conversations
-    for each row when (new.erased_at is not null) execute function forget_turn_usages();
-
--- Remove the waiting snapshot of an erased conversation.
-create or replace function forget_waiting_snapshots() returns trigger language plpgsql
-set search_path = pg_catalog, public, pg_temp as $$
-begin
-    delete from public.waiting_snapshots as w where w.conversation_id = new.id;
-    return new;
-end $$;
-create or replace trigger conversations_forget_waiting_snapshots after update of erased_at on conversations
-    for each row when (new.erased_at is not null) execute function forget_waiting_snapshots();

@@ -1,6 +1,7 @@
--- A snapshot as it is shown, with the estimated tokens of all that it covers.
+-- Return snapshot p_version as it is shown, with the estimated tokens of all that it covers. With p_below, it is the newest
+-- one on the way to the head that neither shows nor covers anything from message p_below on.
 create or replace function gateway_head(
-    p_tenant uuid, p_conversation uuid, p_version integer,
+    p_tenant uuid, p_conversation uuid, p_version integer, p_below integer default null,
     out version integer, out covers_through integer, out head text, out head_seqs integer[], out head_tokens integer,
     out covered_tokens bigint
 ) language plpgsql stable as $$
@@ -8,6 +9,9 @@ declare
     v_follows integer[];
 begin
     perform set_config('app.tenant_id', p_tenant::text, true);
+    if p_below is not null then
+        p_version := public.newest_version_below(p_conversation, p_below);
+    end if;
     select s.version, s.covers_through, s.seqs, s.tokens, s.follows,
            case when s.follows = '{}' then coalesce(s.messages::text, s.part || ']') end
     into version, covers_through, head_seqs, head_tokens, v_follows, head
@@ -26,19 +30,9 @@ begin
         where m.conversation_id = p_conversation and m.seq <= gateway_head.covers_through and m.superseded_at is null;
 end $$;
 
--- The newest snapshot on the way to the head that shows and covers nothing from message p_from on.
-create or replace function gateway_head_below(p_tenant uuid, p_conversation uuid, p_from integer)
-returns table (version integer, covers_through integer, head text, head_seqs integer[], head_tokens integer,
-               covered_tokens bigint) language plpgsql stable as $$
-begin
-    perform set_config('app.tenant_id', p_tenant::text, true);
-    return query select h.* from public.gateway_head(
-        p_tenant, p_conversation, public.newest_version_below(p_conversation, p_from)) as h where h.version is not null;
-end $$;
-
--- The answers of a conversation within which recall was answered, as far as they are in force:
--- [seq, through_seq, resent, shown, results, messages], the messages as the model is sent them, null those that a head through
--- p_covers stands for and does not show by p_head_seqs.
+-- Return the answers within which recall was answered, as far as they are in force: [seq, through_seq, resent, shown, results,
+-- messages]. Messages are as the model gets them; null for those that a head through p_covers covers and does not show by
+-- p_head_seqs.
 create or replace function gateway_recalls_of(p_tenant uuid, p_conversation uuid, p_covers integer, p_head_seqs integer[]) returns text
 language plpgsql stable as $$
 begin
@@ -58,10 +52,10 @@ begin
         where r.conversation_id = p_conversation and not e.superseded);
 end $$;
 
--- The conversation whose stored history is the longest beginning of a request's: p_keys are those of its beginnings, the
--- shortest first; where p_only is not null, in that conversation alone. What stands there after the beginning comes with it,
--- p_rows messages at most, and the head. A beginning that an edit has replaced is found too, where nothing else has it.
--- Without keys it is the conversation p_only or p_external_id from its first message on, where no gateway has stored in it.
+-- Find the conversation whose stored history is the longest beginning of a request's. p_keys are the keys of the request's
+-- beginnings, the shortest first; p_only restricts the search to one conversation. Messages stored after that beginning come
+-- with it, p_rows at most, and the head. A beginning that an edit has superseded is found if no other conversation has it.
+-- Without keys, it is the conversation p_only or p_external_id from its first message on, if no gateway has stored in it.
 create or replace function gateway_find(
     p_tenant uuid, p_keys bytea[], p_only uuid, p_rows integer, p_external_id text,
     out place integer, out conversation_id uuid, out seq integer, out is_superseded boolean, out next_seq integer,
@@ -121,7 +115,7 @@ begin
     end if;
 end $$;
 
--- What a client's id of an answer stands for at the provider, with the results of calls of recall that it does not have.
+-- Return what a client's id of an answer stands for at the provider, and the results of recalls that the client does not have.
 create or replace function gateway_response(p_tenant uuid, p_id text, out last_response_id text, out results text)
 language plpgsql stable as $$
 begin
@@ -132,9 +126,9 @@ begin
         order by r.conversation_id desc, r.seq desc limit 1;
 end $$;
 
--- Begin a conversation, or take the one that is named, by its id or its external id, and has no message yet. Where the name's is
--- another history, this is a branch of it; where nothing is named, of what was gone on with last in its circle, if that is a
--- session's: requests for a title are one each.
+-- Begin a conversation, or take the one that is named by id or external id if it is empty. If the named one has another
+-- history, the new one is a branch of it. If none is named, it is a branch of the newest conversation of its circle with more
+-- than one request, if the circle is a session's.
 create or replace function gateway_begin(
     p_tenant uuid, p_id uuid, p_named uuid, p_external_id text, p_user_ref text, p_model text, p_metadata jsonb,
     p_circle bytea, p_in_session boolean, p_branch_of uuid
@@ -178,8 +172,8 @@ begin
     return p_id;
 end $$;
 
--- Note by which keys the messages p_seqs of a conversation are recognized, and at the last of them what became of the request;
--- p_recalls are answers within which recall was answered, as in gateway_recalls_of, without their messages.
+-- Store the keys by which messages p_seqs are recognized and, at the last of them, the outcome of the request. p_recalls are
+-- answers within which recall was answered, as in gateway_recalls_of, without messages.
 create or replace function gateway_note(
     p_tenant uuid, p_conversation uuid, p_seqs integer[], p_keys bytea[], p_last integer, p_outcome text, p_saved integer,
     p_version integer, p_retried boolean, p_aborted boolean, p_recalls json

@@ -1,12 +1,11 @@
--- The conversation of what is about to be written, as long as it is there: one that is being erased is waited for.
+-- Return whether a conversation exists and is not erased; an erasure under way is waited for.
 create or replace function is_there(p_conversation uuid) returns boolean language plpgsql as $$
 begin
     perform from public.conversations as c where c.id = p_conversation and c.erased_at is null for key share;
     return found;
 end $$;
 
--- Messages are append-only: nobody changes one, whatever their privileges, except to mark it superseded, and nobody removes
--- one but the erasure of its conversation.
+-- Keep messages append-only: the only change is to mark one superseded, and only the erasure of its conversation removes one.
 create or replace function guard_messages() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if tg_op = 'UPDATE' and old.superseded_at is null
@@ -28,8 +27,8 @@ end $$;
 create or replace trigger messages_append_only before update or delete on messages
     for each row execute function guard_messages();
 
--- Snapshots are immutable. The exceptions are retention and the erasure of their conversation, which have to say so within
--- their own transaction, as the role that nobody takes on. Erasures and what operators did have no exception.
+-- Keep snapshots immutable but for retention and erasure, which say so in their transaction, as palimpsest_background.
+-- Erasures and operator actions have no exception.
 create or replace function guard_snapshots() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if tg_op = 'DELETE' and tg_table_name = 'snapshot_parts' and current_user = 'palimpsest_background'
@@ -56,8 +55,8 @@ create or replace trigger operator_actions_immutable before update or delete on 
 create or replace trigger operator_actions_no_truncate before truncate on operator_actions
     for each statement execute function guard_snapshots();
 
--- What was revoked stays so, and an expiry only comes nearer, whoever asks: services may write both columns, and to take
--- either back would open a key that somebody had closed, without a trace. Who needs a key again makes another.
+-- Keep a revoked key revoked, and let an expiry only come nearer. Services may write both columns, and undoing either would
+-- open a closed key without a trace.
 create or replace function guard_keys() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if old.revoked_at is not null and new.revoked_at is distinct from old.revoked_at then
@@ -71,7 +70,7 @@ end $$;
 create or replace trigger api_keys_stay_closed before update of revoked_at, expires_at on api_keys
     for each row execute function guard_keys();
 
--- The same for whoever signed out, and for a ticket that was taken.
+-- Keep a session that has ended, and a ticket that was taken, ended.
 create or replace function guard_sessions() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if old.ended_at is not null and new.ended_at is distinct from old.ended_at then
@@ -82,7 +81,7 @@ end $$;
 create or replace trigger console_sessions_stay_ended before update of ended_at on console_sessions
     for each row execute function guard_sessions();
 
--- New rows cannot bring back anything of an erased conversation.
+-- Refuse new rows of an erased conversation.
 create or replace function guard_erased() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if public.is_there(new.conversation_id) then
@@ -108,7 +107,8 @@ create or replace trigger waiting_snapshots_not_erased after insert on waiting_s
 create or replace trigger turn_usages_not_erased after insert on turn_usages for each row execute function guard_erased();
 create or replace trigger message_media_not_erased after insert on message_media for each row execute function guard_erased();
 
--- Runs and steps that tell what was done, and paid, for an erased conversation may still be written down, but no words.
+-- Let a run of an erased conversation be recorded for what it did and cost, without words; refuse one that is still to be
+-- done.
 create or replace function guard_erased_runs() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if public.is_there(new.conversation_id) then
@@ -124,7 +124,8 @@ begin
 end $$;
 create or replace trigger runs_not_erased before insert on runs for each row execute function guard_erased_runs();
 
--- No lock: whoever writes a step holds its run's, which an erasure takes after the conversation's.
+-- Remove the words from steps of an erased conversation. It takes no lock: the writer of a step holds its run's lock, which an
+-- erasure takes after the conversation's.
 create or replace function guard_erased_steps() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if not exists (select from public.runs as r join public.conversations as c on c.id = r.conversation_id
@@ -136,7 +137,8 @@ begin
 end $$;
 create or replace trigger run_steps_not_erased before insert on run_steps for each row execute function guard_erased_steps();
 
--- A wish for a batch comes to nothing, so that those for other conversations do not; one on its way keeps no answers.
+-- Skip the wish for a batch of an erased conversation, so that wishes for others in the statement succeed; remove answers from
+-- a batch under way.
 create or replace function guard_erased_batches() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     if tg_op = 'INSERT' then

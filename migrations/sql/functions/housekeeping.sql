@@ -1,9 +1,9 @@
--- The smallest UUIDv7 of a moment: ids made before it are smaller.
+-- Return the smallest UUIDv7 of a moment: ids made before it are smaller.
 create or replace function first_id_at(p_time timestamptz) returns uuid language sql immutable as $$
     select (lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;
 
--- Idempotency keys, by the time at which they came.
+-- Remove idempotency keys older than p_seconds.
 create or replace function expire_idempotency_keys(p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -18,7 +18,7 @@ begin
     return v_removed;
 end $$;
 
--- Deliveries that have ended, by the time at which they were made.
+-- Remove deliveries that have ended and are older than p_seconds.
 create or replace function expire_deliveries(p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -33,8 +33,8 @@ begin
     return v_removed;
 end $$;
 
--- Runs that have ended, and their steps, unless a snapshot or a delivery names them. Looks at p_limit runs after p_after;
--- last_seen is where to go on, null at the end.
+-- Remove runs that ended more than p_seconds ago, with their steps, unless a snapshot, a delivery or a waiting summary names
+-- them. It looks at p_limit runs after p_after; last_seen is where to go on, null at the end.
 create or replace function expire_runs(
     p_after uuid, p_seconds double precision, p_limit integer, out last_seen uuid, out removed integer
 ) language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -58,9 +58,9 @@ begin
     get diagnostics removed = row_count;
 end $$;
 
--- Snapshots that are not on the way to the head or to the pending one, from the end of each side branch backwards, so that
--- whatever is left has its parent. Looks at p_limit conversations after p_after, and removes as many snapshots at most; what is
--- over, conversations with a run under way, and those that somebody has locked, have their turn another time.
+-- Remove snapshots older than p_seconds that lead neither to the head nor to the pending one, from the end of each side branch
+-- backwards, so that the rest keep their parents. It looks at p_limit conversations after p_after and removes at most as many
+-- snapshots. Conversations with a run under way or a lock are left for another pass.
 create or replace function expire_snapshots(
     p_after uuid, p_seconds double precision, p_limit integer, out last_seen uuid, out removed integer
 ) language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -99,7 +99,7 @@ begin
     perform set_config('palimpsest.retention', '', true);
 end $$;
 
--- Message batches that are over, by the time at which they were made. What they cost is on the steps of runs.
+-- Remove message batches that ended more than p_seconds ago. Their cost is on the steps of runs.
 create or replace function expire_batches(p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -116,7 +116,7 @@ begin
     return v_removed;
 end $$;
 
--- Remove sessions whose time was over a day ago, some at a time.
+-- Remove sessions that expired more than a day ago.
 create or replace function expire_console_sessions(p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -131,7 +131,7 @@ begin
     return v_removed;
 end $$;
 
--- By the time at which they came.
+-- Remove recalls older than p_seconds.
 create or replace function expire_recall_requests(p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -146,7 +146,7 @@ begin
     return v_removed;
 end $$;
 
--- Remove usages after p_seconds, tenant by tenant, as their index is.
+-- Remove usages older than p_seconds, tenant by tenant, as their index is.
 create or replace function expire_turn_usages(p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare

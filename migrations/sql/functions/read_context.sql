@@ -1,5 +1,6 @@
--- Of a message in another shape whose text stands in its content too, only what is around that text is stored: an array of two
--- texts, of at most 500 bytes. What is larger is a message, whole, and is not decompressed to find that out.
+-- Return a message as it was sent. For a message of another shape whose text stands in its content too, p_sent has only what
+-- surrounds that text: an array of two texts, of at most 500 bytes. A larger p_sent is the whole message, which the size tells
+-- without decompressing it.
 create or replace function as_sent(p_role text, p_content json, p_sent json) returns text language sql stable as $$
     select case
         when p_sent is null then '{"role":"' || p_role || '","content":' || p_content::text || '}'
@@ -9,23 +10,10 @@ create or replace function as_sent(p_role text, p_content json, p_sent json) ret
     end
 $$;
 
--- What of a context was sent in a shape, as [seq, message] in an array: what of the head's messages (p_head_seqs) and of the
--- tail after p_covers_through is in it. is_whole: the tail was sent in that shape and no other.
-create or replace function sent_of_context(
-    p_conversation uuid, p_shape text, p_covers_through integer, p_head_seqs integer[], out sent text, out is_whole boolean
-) language sql stable as $$
-    select '[' || string_agg('[' || m.seq || ',' || public.as_sent(m.role, m.content, m.sent) || ']', ',' order by m.seq)
-                      filter (where m.shape = p_shape) || ']',
-           coalesce(bool_and(coalesce(m.shape = p_shape, false)) filter (where m.seq > p_covers_through), true)
-    from public.messages as m
-    where m.conversation_id = p_conversation and m.superseded_at is null
-      and (m.seq > p_covers_through or m.seq = any (p_head_seqs))
-$$;
-
--- What of a tail is read to fill a room: everything from `starts` on, which is the newest rounds that fit and the one before
--- them, to be cut; the `request` that they belong to; and the newest answer (`answer` to `answered`, neighbouring assistant
--- messages are one to the API) with the results it got. Unanswered messages never take its place, and may be shortened to
--- p_least_tokens a message before any of them is left out.
+-- Choose what of a tail is read to fill a room of tokens: everything from `starts` on, which is the newest rounds that fit and
+-- the one before them, to be cut; the `request` that they belong to; and the newest answer (`answer` to `answered`; the API
+-- takes neighbouring assistant messages for one) with its results. Unanswered messages never take its place, and may be cut to
+-- p_least_tokens each before one is left out.
 create or replace function tail_window(
     p_conversation uuid, p_covers integer, p_cap integer, p_room double precision, p_factor double precision,
     p_least_tokens integer, out starts integer, out request integer, out answer integer, out answered integer
@@ -88,8 +76,8 @@ begin
     end if;
 end $$;
 
--- The seq that the newest p_bytes of a tail begin with: a request, or a round of the one that was answered last; the newest
--- message, however large it is, where there is none.
+-- Return the seq that the newest p_bytes of a tail begin with: a request, or a round of the one that was answered last. If
+-- there is none, it is the newest message, however large.
 create or replace function tail_within(
     p_conversation uuid, p_covers integer, p_request integer, p_bytes integer
 ) returns integer language sql stable as $$
@@ -105,9 +93,10 @@ create or replace function tail_within(
     from newest
 $$;
 
--- read_context, and what of it was sent in the shape that is served (p_shape, or the conversation's own): of a plain context
--- its messages, to be joined, else an array of [seq, message]. shapes has the facts that the served shape depends on; it is
--- null for most, conversations of messages alone and of one model, served as such: every column of a row has its price.
+-- Read a context for p_shape, or for the conversation's own shape. A plain context is served as it is stored: `head`, then
+-- `tail` or `sent`, messages to be joined. Otherwise `tail` is an array of [seq, role, content], and `sent` one of [seq,
+-- message] with what came in the served shape. `shapes` has what the served shape depends on; it is null for most,
+-- conversations of one model in the Messages API's shape, because each column has its cost.
 create or replace function read_context(
     p_tenant uuid, p_conversation uuid, p_etag text, p_limits context_limits, p_policy text, p_inline_tags boolean,
     p_room integer, p_least_tokens integer, p_read_bytes integer, p_most_bytes integer,
@@ -259,14 +248,20 @@ begin
     elsif plain then
         v_is_whole := true;
     else
-        select s.sent, s.is_whole into sent, v_is_whole
-        from public.sent_of_context(p_conversation, v_served, covers_through, head_seqs) as s;
+        -- What came in the served shape, of the messages that the head shows and of the tail, as [seq, message] in an array.
+        select '[' || string_agg('[' || m.seq || ',' || public.as_sent(m.role, m.content, m.sent) || ']', ',' order by m.seq)
+                          filter (where m.shape = v_served) || ']',
+               coalesce(bool_and(coalesce(m.shape = v_served, false)) filter (where m.seq > c.covers_through), true)
+        into sent, v_is_whole
+        from public.messages as m
+        where m.conversation_id = p_conversation and m.superseded_at is null
+          and (m.seq > c.covers_through or m.seq = any (head_seqs));
     end if;
     shapes := json_build_object('shape', v_shape, 'is_whole', v_is_whole, 'other_model_through', c.other_model_through,
                                 'rules', coalesce(c.rules, '[]'));
 end $$;
 
--- What of a conversation's row a payload is made from besides its context, in one statement: the setting and the look-up.
+-- Read what of a conversation's row a payload needs besides its context.
 create or replace function read_beside_context(
     p_tenant uuid, p_conversation uuid, out id uuid, out system text, out tools text, out policy text, out model text,
     out shape text, out last_request integer, out in_loop boolean, out loop_has_thinking boolean, out fixed_tokens integer,

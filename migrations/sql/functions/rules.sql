@@ -6,7 +6,8 @@ create or replace function rules_in_force(p_conversation uuid) returns jsonb lan
     where p.conversation_id = p_conversation and p.removed_at is null
 $$;
 
--- Whoever holds the conversation's row calls it, or is just making it. Another list is another answer: its ETag changes.
+-- Update a conversation's rules in force; its ETag changes with them. The caller holds the conversation's row, or has just
+-- made it.
 create or replace function list_rules(p_conversation uuid) returns void language sql as $$
     update public.conversations as c set rules = listed.rules, revision = public.next_revision(c.revision)
     from (select public.rules_in_force(p_conversation) as rules) as listed
@@ -24,7 +25,7 @@ create or replace trigger pins_listed_when_new after insert on pins referencing 
 create or replace trigger pins_listed_when_changed after update on pins referencing new table as changed
     for each statement execute function list_changed_rules();
 
--- Rules go with the messages that an edit replaces, and with what is erased.
+-- Remove the rules of messages that an edit has superseded, and those of an erased conversation.
 create or replace function list_rules_of_rest() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 begin
     new.rules := case when new.erased_at is null then public.rules_in_force(new.id) end;

@@ -25,8 +25,8 @@ create or replace trigger runs_forget_holder before update of lease_token on run
           and new.lease_token is distinct from old.lease_token)
     execute function forget_holder();
 
--- For the sweeper: runs nobody works on any more, and queued runs that nobody came for; tenants take turns. Of runs that wait
--- for a model, only as many as the tenant may begin (p_per_tenant less those under way; 0 = all).
+-- Return runs whose lease has expired and queued runs that no worker took; tenants take turns. Of runs that wait for a model,
+-- only as many as the tenant may begin: p_per_tenant less those under way; 0 = all.
 create or replace function stranded_runs_by_turns(p_seconds double precision, p_limit integer, p_per_tenant integer)
 returns table (run_id uuid, tenant_id uuid, queue text, attempts integer, expired boolean)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -48,8 +48,8 @@ language sql stable security definer set search_path = pg_catalog, public, pg_te
     order by l.nth, l.queued_at limit p_limit
 $$;
 
--- Whether one more run may ask a model, by the number of those that do: p_per_tenant of its tenant, p_overall of all (0 = any
--- number). Claims count one after the other, or two could both take the last place; the caller's transaction claims.
+-- Return whether one more run may ask a model: p_per_tenant of its tenant and p_overall of all may do so at a time; 0 = any
+-- number. Claims take a lock before they count, or two could take the last place; the caller's transaction claims.
 create or replace function may_summarize(p_run uuid, p_per_tenant integer, p_overall integer) returns boolean
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -68,8 +68,8 @@ begin
     return (p_per_tenant = 0 or v.own < p_per_tenant) and (p_overall = 0 or v.overall < p_overall);
 end $$;
 
--- The queued run to begin when a place has become free: of the tenant with the fewest under way, the one that has waited
--- longest. It counts as offered from now on, so that two places that become free at once get two runs.
+-- Return the queued run to begin when a place is free: of the tenant with the fewest under way, the one that has waited
+-- longest. It counts as offered from now on, so that two free places get two runs.
 create or replace function offer_summary(p_per_tenant integer) returns table (run_id uuid, tenant_id uuid)
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     update public.runs as offered set queued_at = now()
@@ -86,8 +86,8 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     returning offered.id, offered.tenant_id
 $$;
 
--- Have the leases of a process expire that is known to have ended; of p_workers alone, where it is some of its pool's that
--- ended. What is locked is being committed, and seen to at the next look.
+-- Expire the leases of a process that is known to have ended, or of p_workers of its pool. Runs that are locked are being
+-- committed, and left for the next look.
 create or replace function expire_leases(p_process uuid, p_workers text[]) returns integer
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     with lost as (
@@ -101,9 +101,9 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     select count(*)::pg_catalog.int4 from expired
 $$;
 
--- Have the leases expire of processes that have missed p_beats heartbeats. The caller has seen the database answer without a
--- break for p_watched seconds: in less than those beats take, nobody can be missed, as nobody could be heard. A claim and a
--- lease kept alive (for p_lease seconds) are signs of life as well. p_beat_seconds is for processes without a row.
+-- Expire the leases of processes that have missed p_beats heartbeats. The caller has had answers from the database without a
+-- break for p_watched seconds; heartbeats that could not be written meanwhile are not missed. A claim, and a lease that is
+-- kept alive for p_lease seconds, count as heartbeats. p_beat_seconds is for processes without a row.
 create or replace function expire_missed_leases(
     p_beats integer, p_beat_seconds double precision, p_watched double precision, p_lease double precision
 ) returns table (process_id uuid, leases integer)
@@ -147,14 +147,14 @@ create or replace trigger run_steps_count_usage after insert on run_steps for ea
     when (new.model_calls > 0 or new.model_input_tokens > 0 or new.model_output_tokens > 0 or new.cost_usd > 0)
     execute function count_model_usage();
 
--- For the sweeper: waiting summaries of any tenant whose time has come; tenants take turns.
+-- Return waiting summaries of any tenant whose time has come; tenants take turns.
 create or replace function due_waiting_summaries(p_limit integer) returns table (run_id uuid, tenant_id uuid)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select w.run_id, w.tenant_id from public.waiting_summaries as w where w.done_at is null and w.not_before <= now()
     order by row_number() over (partition by w.tenant_id order by w.created_at, w.run_id), w.created_at limit p_limit
 $$;
 
--- For checks: wish for a batch for each of some conversations of any tenant, unless it has one that is not over.
+-- Enter the wish for a batch for conversations of any tenant, unless one has an open batch or a waiting snapshot.
 create or replace function want_batches(p_ids uuid[], p_conversations uuid[]) returns table (batch_id uuid, tenant_id uuid)
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     insert into public.model_batches as made (id, tenant_id, conversation_id, request_id)
@@ -167,7 +167,7 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     returning made.id, made.tenant_id
 $$;
 
--- For the sweeper: batches of any tenant that something is to be done about.
+-- Return open batches of any tenant that are to be looked at.
 create or replace function due_batches(p_limit integer) returns table (
     batch_id uuid, tenant_id uuid, next_attempt_at timestamptz
 ) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
@@ -176,7 +176,7 @@ create or replace function due_batches(p_limit integer) returns table (
     order by b.next_attempt_at limit p_limit
 $$;
 
--- Which of the provider's batches belong to a row, of whatever tenant: one key serves all of them.
+-- Return which of the provider's batches belong to a row of any tenant: one key serves all of them.
 create or replace function known_batches(p_provider_ids text[]) returns setof text
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select b.provider_batch_id from public.model_batches as b where b.provider_batch_id = any (p_provider_ids)

@@ -1,5 +1,5 @@
--- Write a snapshot: whole where it does not begin with all that its parent shows, or where it would follow so many parts
--- that finding them costs a reader more than it saves the writer.
+-- Write a snapshot: as the part that follows its parent's, if it begins with all that its parent shows; whole otherwise, or if
+-- it would follow so many parts that finding them costs readers more than it saves.
 create or replace function store_snapshot() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
 declare
     v_longest constant integer := 16;
@@ -31,7 +31,7 @@ begin
 end $$;
 create or replace trigger snapshots_stored instead of insert on snapshots for each row execute function store_snapshot();
 
--- A snapshot and everything it came from, newest first.
+-- Return a snapshot and all that it came from, the newest first.
 create or replace function snapshot_chain(p_conversation uuid, p_version integer)
 returns table (version integer, covers_through integer) language sql stable as $$
     with recursive chain as (
@@ -44,7 +44,8 @@ returns table (version integer, covers_through integer) language sql stable as $
     select chain.version, chain.covers_through from chain order by chain.version desc
 $$;
 
--- The newest snapshot that the head came from and that covers no message from p_from on, nor has a pin of one; 0 for none.
+-- Return the newest snapshot that the head came from and that covers no message from p_from on, nor has a pin of one; 0 =
+-- none.
 create or replace function newest_version_below(p_conversation uuid, p_from integer) returns integer
 language sql stable as $$
     select coalesce(max(chain.version), 0)
@@ -55,7 +56,7 @@ language sql stable as $$
         and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer >= p_from)
 $$;
 
--- Whether a snapshot has nothing of message p_from and what follows it.
+-- Return whether a snapshot has nothing of message p_from and those after it.
 create or replace function stands_before(p_conversation uuid, p_version integer, p_from integer) returns boolean
 language sql stable as $$
     select exists (
@@ -64,8 +65,8 @@ language sql stable as $$
             and not exists (select from jsonb_array_elements(s.pins) as pin where (pin ->> 1)::integer >= p_from))
 $$;
 
--- Whether a message holds nothing but reasoning: an item of its own in Responses. That it is not shown once what it was signed
--- for has changed is said of all reasoning at once.
+-- Return whether a message holds nothing but reasoning: an item of its own in Responses. Such a message is not named as left
+-- out.
 create or replace function is_reasoning_alone(p_conversation uuid, p_seq integer) returns boolean language sql stable as $$
     select coalesce(bool_and(case when m.has_thinking then not exists (
             select from json_array_elements(m.content) as block
@@ -73,8 +74,8 @@ create or replace function is_reasoning_alone(p_conversation uuid, p_seq integer
     from public.messages as m where m.conversation_id = p_conversation and m.seq = p_seq
 $$;
 
--- Make a snapshot the head. The one place where the head moves: the counters are counted anew from the snapshot and
--- the tail, the API's token count is stale from here on, and so is signed thinking in what is stored already.
+-- Make a snapshot the head. No other function moves the head. Counters are counted anew from the snapshot and the tail; the
+-- API's token count and signed thinking stored so far are no longer valid.
 create or replace function move_head(p_conversation uuid, p_version integer) returns void language sql as $$
     update public.conversations as c
     set head_version = p_version,
