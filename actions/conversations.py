@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -11,6 +11,7 @@ from actions.errors import or_not_found
 from actions.input.checks import check_metadata, read_changes, read_model, read_overrides, read_summarizer_model
 from actions.types.core import ConversationBrief, ConversationOut, last_assembly
 from compaction.overrides import policy_warnings
+from compaction.recall.tool import is_declared
 from runtime import ids
 from store.conversations import assemblies, conversations, repinning
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from store.tables import AnyRow
 
 
+_HANDLES: Final = "recall_handles"
+"""The policy's key that is on where the recall tool is declared and nobody has set it."""
+
+
 async def create_conversation(caller: Caller, body: ConversationIn) -> tuple[ConversationOut | ConversationBrief, bool]:
     """Make a conversation, or find the one with its `external_id`; return it, and whether it is new."""
     wanted, of_tenant = msgspec.structs.asdict(body), caller.principal.overrides
@@ -35,6 +40,8 @@ async def create_conversation(caller: Caller, body: ConversationIn) -> tuple[Con
     named = wanted.pop("policy_preset")
     wanted["policy"] = read_overrides(wanted["policy"], named, of_tenant, model=wanted["model"])
     read_model(wanted["model"], of_tenant, wanted["policy"])
+    if is_declared(wanted["tools"]) and _HANDLES not in of_tenant:
+        wanted["policy"] = {_HANDLES: True} | wanted["policy"]
     row, is_new = await caller.run(conversations.create, wanted)
     return changed_out(row, caller.principal), is_new
 
@@ -81,6 +88,10 @@ def _change(
         wanted["policy"] = read_changes(wanted.get("policy", {}), named, had, principal.overrides, model=model)
     if stored is None or conversation_id is None:
         return None
+    if "tools" in wanted and is_declared(wanted["tools"]) and not is_declared(stored.tools):
+        policy = wanted.get("policy", stored.policy)
+        if _HANDLES not in policy and _HANDLES not in principal.overrides:
+            wanted["policy"] = {**policy, _HANDLES: True}
     if not {"policy", "model"}.isdisjoint(wanted):
         read_model(model, principal.overrides, wanted.get("policy", stored.policy))
     before = principal.policy_for(stored.policy, stored.model)

@@ -105,7 +105,6 @@ class Player:
             model=MODEL,
             system=self._scenario.system,
             tools=self._scenario.tools,
-            policy={"recall_handles": True},
             metadata={"scenario": "job-search"},
         )
         self._id = conversation.id

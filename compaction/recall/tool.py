@@ -60,6 +60,22 @@ def is_call(block: Mapping[str, Any]) -> bool:
     return isinstance(given, dict) and _FIELDS.issuperset(given)
 
 
+def is_declared(tools: Any) -> bool:
+    """Return whether a request's `tools`, in any shape, have this tool; another of the same name has other fields."""
+    return isinstance(tools, list) and any(map(_is_definition, tools))
+
+
+def _is_definition(tool: Any) -> bool:
+    if not isinstance(tool, dict):
+        return False
+    function = tool.get("function")
+    described = function if isinstance(function, dict) else tool
+    schema = described.get("input_schema", described.get("parameters"))
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    is_named = _NAMES.match(str(described.get("name"))) is not None
+    return is_named and isinstance(fields, dict) and bool(fields) and _FIELDS.issuperset(fields)
+
+
 def is_framed(text: str) -> bool:
     """Tell whether a result is what recall gave back."""
     return text.startswith(_OPENING)

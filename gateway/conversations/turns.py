@@ -17,6 +17,7 @@ from actions.errors import InvalidError
 from actions.input.turn_bodies import read_turn
 from actions.types.core import ConversationPatch
 from compaction.messages import disarm_inner_blocks
+from compaction.recall.tool import NAME, is_declared
 from compaction.shapes.acceptance import repair_message
 from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
@@ -50,6 +51,7 @@ TURN_ROWS: Final = 500
 """Rows of one turn; a long history that is new comes in several."""
 TURN_BYTES: Final = 128 * 1024
 """Bytes of one, so that reading it keeps no other request waiting for more than some milliseconds."""
+_HANDLES: Final = "recall_handles"
 UNREADABLE_ROW: Final = "(A message that could not be read here is left out.)"
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
@@ -204,7 +206,21 @@ async def _begun(caller: Caller, learned: Learned) -> Learned:
             place.branch_of,
         ),
     )
+    if not place.is_empty and is_declared(_tools_of(learned.history)) and _HANDLES not in caller.principal.overrides:
+        with suppress(RequestError):
+            await change_conversation(caller, conversation_id, ConversationPatch(policy={_HANDLES: True}))
     return learned._replace(place=place._replace(conversation_id=conversation_id, is_new=False))
+
+
+def _tools_of(history: ResentHistory) -> Any:
+    """Return the tools that a request declares, None if they cannot be read."""
+    sent = bytes(history.fields.get("tools", b"null"))
+    # Nearly all tools are others, and need no parsing.
+    if NAME.encode() not in sent:
+        return None
+    with suppress(*UNREADABLE):
+        return _value(sent)
+    return None
 
 
 async def _switch(caller: Caller, learned: Learned) -> None:

@@ -18,6 +18,8 @@ from tests.support.talk import exchanges
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import httpx2
+
     from tests.support.service.running_api import Service
 
 SECRET = "The garage opens with 4711-B."
@@ -292,3 +294,18 @@ def test_the_tools_definition_is_the_same_bytes(service: Service, shape: str) ->
     assert set(schema["properties"]) == {"query", "ref", "pattern", "offset"}
     assert service.client.get("/v1/recall-tool").json() == service.client.get("/v1/recall-tool?shape=messages").json()
     problem(service.client.get("/v1/recall-tool?shape=other"), 422, "invalid", "shape")
+
+
+def test_handles_are_on_where_the_tool_is_declared_and_nobody_has_set_them(service: Service) -> None:
+    tool = service.client.get("/v1/recall-tool").json()
+
+    def handles(answer: httpx2.Response) -> Any:
+        return answer.json()["policy"]["recall_handles"]
+
+    declared = service.client.post("/v1/conversations", json={"tools": [tool]})
+    assert handles(declared) is True
+    assert handles(service.client.post("/v1/conversations", json={})) is False
+    chosen = {"tools": [tool], "policy": {"recall_handles": False}}
+    assert handles(service.client.post("/v1/conversations", json=chosen)) is False
+    path = service.conversation(policy={})
+    assert handles(service.client.patch(path, json={"tools": [tool]})) is True
