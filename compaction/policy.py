@@ -51,6 +51,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     an agent's conversation is cut half as often, and stands over the budget for longer."""
     tool_result_retention_chars: Characters = 500
     """Characters kept of an older tool result, and of one that stands in an element of `inline_tool_tags` (T6)."""
+    html_results: Literal["text", "raw"] = "text"
+    """What is kept of an older tool result that is an HTML document: `text` keeps the first characters of its readable
+    text, title first, and shows readable text to the summarizer; `raw` keeps its first characters as they came."""
     max_tool_result_chars: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 40_000
     """Characters of one tool result that the view shows; the original stays stored (S15)."""
     compaction_enabled: bool = True

@@ -87,18 +87,22 @@ def signed_summary(view: Sequence[ViewMessage]) -> Block | None:
     return first[0] if first and is_signed_summary(first[0]) else None
 
 
-def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str]) -> dict[str, Any] | None:
+def truncate_result(
+    block: dict[str, Any], limit: int, note: Callable[[int], str], read: Callable[[str], str] | None = None
+) -> dict[str, Any] | None:
     """Return a tool result whose text is its first `limit` characters and a note, or None if that is no shorter.
 
     Text blocks count as one text; other blocks (images) stay as they are and count nothing, and neither does the note
-    of an earlier truncation. `note` is given the number of characters that are left out.
+    of an earlier truncation. `note` is given the number of characters that are left out. `read` returns what is kept of
+    a text in place of its first characters.
     """
     content = block.get("content", "")
     if isinstance(content, str):
         hidden = len(content) - limit
         if hidden <= 0 or (content.endswith("]") and hidden <= _noted_chars(content)):
             return None
-        truncated = content[:limit] + note(hidden)
+        kept_text = _read(content, read)[:limit]
+        truncated = kept_text + note(len(content) - len(kept_text))
         return block | {"content": truncated} if len(truncated) < len(content) else None
     if not isinstance(content, list):
         return None
@@ -106,19 +110,27 @@ def truncate_result(block: dict[str, Any], limit: int, note: Callable[[int], str
     total = sum(map(len, texts))
     if total <= limit + _noted_chars(result_tail(block)) or total <= limit + len(note(total - limit)):
         return None
+    shown = texts if read is None else [text and _read(text, read) for text in texts]
+    note_text = note(total - min(limit, sum(map(len, shown))))
+    last = max(index for index, text in enumerate(texts) if text)
     kept: list[Any] = []
     room = limit
     noted = False
-    for part, text in zip(content, texts, strict=True):
+    for index, (part, text) in enumerate(zip(content, shown, strict=True)):
         if not _is_text(part):
             kept.append(part)
-        elif not noted and len(text) < room:
-            kept.append(part)
+        elif not noted and len(text) < room and index != last:
+            kept.append(part if text == texts[index] else {**part, "text": text})
             room -= len(text)
         elif not noted:
-            kept.append({**part, "text": text[:room] + note(total - limit)})
+            kept.append({**part, "text": text[:room] + note_text})
             noted = True
     return {**block, "content": kept}
+
+
+def _read(text: str, read: Callable[[str], str] | None) -> str:
+    """Return what `read` makes of a text without the note of an earlier truncation."""
+    return text if read is None else read(text[: len(text) - _noted_chars(text)])
 
 
 def _noted_chars(text: str) -> int:
@@ -137,11 +149,17 @@ def _note(text: str) -> re.Match[str] | None:
 
 
 def shorten_result(
-    block: dict[str, Any], limit: int, handles: Handles | None, *, capped: bool = False
+    block: dict[str, Any],
+    limit: int,
+    handles: Handles | None,
+    *,
+    capped: bool = False,
+    read: Callable[[str], str] | None = None,
 ) -> dict[str, Any] | None:
     """Return a tool result cut to its first `limit` characters with the cap's note or a cut's, None if not shorter.
 
-    With `handles` the note says what was cut and how to have it back. The marker of a cut stays last.
+    `read` returns what is kept of a text in place of its first characters. With `handles` the note says what
+    was cut and how to have it back. The marker of a cut stays last.
     """
     about, where = ("", "") if handles is None else handles.of(block)
     # What an earlier note says is missing is missing still; without handles it counts as the text that it is.
@@ -153,7 +171,7 @@ def shorten_result(
         said = (_CAP_NOTE if capped else _CUT_NOTE).format(about=about, hidden=hidden + earlier, where=where)
         return said if capped else said + MARKER
 
-    shorter = truncate_result(block, limit, note)
+    shorter = truncate_result(block, limit, note, read)
     if shorter is not None and handles is not None:
         handles.keep(shorter, block)
     return shorter
@@ -166,13 +184,37 @@ def _earlier_hidden(block: dict[str, Any]) -> int:
     return int(figure.replace(",", "")) - len(noted[0]) if noted and figure else 0
 
 
-def cap_results(view: Sequence[ViewMessage], cap: int, handles: Handles | None = None) -> View:
-    """Return `view` with every tool result over `cap` characters cut to them (requirement S15)."""
+class WholeResults:
+    """The tool results that the cap of a view has cut, as they were before, by the very block that stands for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def keep(self, capped: dict[str, Any], whole: dict[str, Any]) -> None:
+        """Remember the whole of a result."""
+        self._known[id(capped)] = (capped, whole)
+
+    def of(self, block: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole of a result, or the block itself if it was not capped."""
+        known = self._known.get(id(block))
+        return known[1] if known else block
+
+
+def cap_results(
+    view: Sequence[ViewMessage], cap: int, handles: Handles | None = None, whole: WholeResults | None = None
+) -> View:
+    """Return `view` with every tool result over `cap` characters cut to them (requirement S15).
+
+    What they were before is kept in `whole`.
+    """
 
     def capped(block: dict[str, Any]) -> dict[str, Any]:
         if block.get("type") != "tool_result":
             return block
-        return shorten_result(block, cap, handles, capped=True) or block
+        shorter = shorten_result(block, cap, handles, capped=True)
+        if shorter is not None and whole is not None:
+            whole.keep(shorter, block)
+        return shorter or block
 
     after = list(view)
     for index, message in enumerate(view):

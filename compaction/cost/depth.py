@@ -38,7 +38,13 @@ class Depth(NamedTuple):
 
 def depths(stage: Stage, policy: Policy) -> list[Depth]:
     """Return every depth to which older tool results can be cut, the deepest first; none where nothing is to be cut."""
-    cut = cut_tool_results(stage.view, policy.tool_result_retention_chars, stage.working.handles)
+    cut = cut_tool_results(
+        stage.view,
+        policy.tool_result_retention_chars,
+        stage.working.handles,
+        reads_html=policy.html_results == "text",
+        whole=stage.working.whole,
+    )
     freed = [stage.view[index].tokens - cut.view[index].tokens for index in cut.indices]
     until = [0, *accumulate(message.tokens for message in stage.view)]
     left = sum(freed)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compaction.messages import result_text_chars
 from compaction.shorten.recalled import RecallCalls, newest_results, recalled_line
+from compaction.text.html_pages import readable_text
 from compaction.view import MARKER, View, ViewMessage, result_tail, shorten_result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.recall.handles import Handles
+    from compaction.view import WholeResults
 
 
 class Cut(NamedTuple):
@@ -27,6 +30,8 @@ def cut_tool_results(
     handles: Handles | None = None,
     *,
     start: int = 0,
+    reads_html: bool = True,
+    whole: WholeResults | None = None,
 ) -> Cut:
     """Cut every tool result except those in the most recent tool-result message.
 
@@ -36,7 +41,9 @@ def cut_tool_results(
     A result is left alone if its content is neither a string nor holds text blocks, if it already ends with the
     marker, or if its text is no longer than `retention_chars` characters. Text blocks are cut as one text; images
     between them stay. What recall gave back is cut to a line that names it, however short it is: it can be had again.
-    With `handles` the others say before the marker what was cut and how to have it back. Running twice changes nothing.
+    With `reads_html` what is kept of an HTML document is its readable text. It is read from the `whole` of a result
+    that the view has capped. With `handles` the others say before the marker what was cut and how to have it back.
+    Running twice changes nothing.
     """
     changed: list[ViewMessage] = list(view)
     indices: list[int] = []
@@ -50,7 +57,10 @@ def cut_tool_results(
         for place, block in enumerate(content):
             if not _may_be_cut(block):
                 continue
-            shorter = recalled_line(block, recalls.before(index)) or shorten_result(block, retention_chars, handles)
+            shorter = recalled_line(block, recalls.before(index))
+            if shorter is None and reads_html and retention_chars:
+                shorter = _shorten_page(block, retention_chars, handles, whole)
+            shorter = shorter or shorten_result(block, retention_chars, handles)
             if shorter is None:
                 continue
             if content is message.content:
@@ -61,6 +71,26 @@ def cut_tool_results(
         if content is not message.content:
             changed[index] = message.with_content(content)
     return Cut(tuple(changed), results, tuple(indices))
+
+
+def _shorten_page(
+    block: dict[str, Any], retention_chars: int, handles: Handles | None, whole: WholeResults | None
+) -> dict[str, Any] | None:
+    """Return a result cut to the readable text of its HTML document, None if it has none."""
+    source = block if whole is None else whole.of(block)
+    length = result_text_chars(block)
+    if length <= retention_chars:
+        return None
+    is_page = False
+
+    def read(text: str) -> str:
+        nonlocal is_page
+        page = readable_text(text, retention_chars)
+        is_page = is_page or page is not None
+        return text if page is None else page
+
+    shorter = shorten_result(source, retention_chars, handles, read=read)
+    return shorter if is_page and shorter is not None and result_text_chars(shorter) < length else None
 
 
 def _may_be_cut(block: dict[str, Any]) -> bool:

@@ -37,7 +37,16 @@ from compaction.steps.boundary import tail_begins, with_answers
 from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
 from compaction.summary.zone import preamble_length, without_summary
 from compaction.text.names import speaker_of
-from compaction.view import WRITTEN, View, ViewMessage, cap_results, map_blocks, strip_thinking, view_tokens
+from compaction.view import (
+    WRITTEN,
+    View,
+    ViewMessage,
+    WholeResults,
+    cap_results,
+    map_blocks,
+    strip_thinking,
+    view_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -110,6 +119,8 @@ class Working(NamedTuple):
     """Seqs and texts of standing instructions that were withdrawn."""
     unrepaired: View = ()
     """The tail's messages where repair had something to do: it may have moved blocks from one to another."""
+    whole: WholeResults | None = None
+    """The tool results that the view has capped; None where they are not read again."""
     handles: Handles | None = None
     """By what names results that are cut can be had back; None where the policy has no handles."""
     broken_through: int | None = None
@@ -238,13 +249,15 @@ def build(
     sound, repairs = (joined, Repairs()) if is_whole else mend(joined, ends_with_newest=has_newest)
     unrepaired = () if sound is joined else _shortened(current, policy, handles)
     all_warnings = (*warnings, *repairs.warnings())
-    view = _shortened(sound, policy, handles)
+    whole = WholeResults() if policy.html_results == "text" else None
+    view = _shortened(sound, policy, handles, whole)
     working = Working(
         view,
         snapshot,
         tuple(tail),
         all_warnings,
         unrepaired=unrepaired,
+        whole=whole,
         handles=handles,
         broken_through=broken_through,
         in_pieces=in_pieces,
@@ -277,9 +290,9 @@ def _mended(message: ViewMessage) -> ViewMessage:
     return map_blocks(message, lambda block: acceptable(message.role, block) or block)
 
 
-def _shortened(view: View, policy: Policy, handles: Handles | None) -> View:
+def _shortened(view: View, policy: Policy, handles: Handles | None, whole: WholeResults | None = None) -> View:
     """Return `view` with tool results capped and inline ones cut."""
-    capped = cap_results(view, policy.max_tool_result_chars, handles)
+    capped = cap_results(view, policy.max_tool_result_chars, handles, whole)
     return cut_inline(capped, policy.inline_tool_tags, policy.tool_result_retention_chars, handles)
 
 

@@ -227,7 +227,14 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
 def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
     """Return the view with older tool results cut; those in messages before the one at `start` stay."""
     view, handles = stage.view, stage.working.handles
-    cut = cut_tool_results(view, policy.tool_result_retention_chars, handles, start=start)
+    cut = cut_tool_results(
+        view,
+        policy.tool_result_retention_chars,
+        handles,
+        start=start,
+        reads_html=policy.html_results == "text",
+        whole=stage.working.whole,
+    )
     outcome = StepOutcome(
         Step.TOOL_RESULTS,
         cut.view,

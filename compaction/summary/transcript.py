@@ -22,6 +22,7 @@ from compaction.private_fields import without_keys
 from compaction.summary.attachments import attachment, citations, result_text, server_result_text
 from compaction.summary.frames import DATA, NOTE, WORDS, one_line, quoted
 from compaction.text.dates import TIME_UNKNOWN
+from compaction.text.html_pages import readable_text
 from compaction.tokens import json_text, text_weight
 from compaction.view import WRITTEN
 
@@ -217,6 +218,8 @@ def _result_lines(
                     f"{NOTE} in it: {attached.note}",
                     *filter(None, [quoted(preview(attached.text, policy), DATA)]),
                 ]
+    if policy.html_results == "text" and (page := readable_text(text)) is not None:
+        text = page
     failed = ", an error" if block.get("is_error") else ""
     said = quoted(preview(text, policy), DATA)
     empty = "" if said or notes else ", empty"

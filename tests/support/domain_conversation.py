@@ -191,7 +191,9 @@ class Conversation:
 
     def cut(self) -> NewSnapshot | None:
         working = self.working()
-        cut = cut_tool_results(working.view, self.policy.tool_result_retention_chars, working.handles)
+        cut = cut_tool_results(
+            working.view, self.policy.tool_result_retention_chars, working.handles, whole=working.whole
+        )
         if not cut.results:
             return None
         truncated = [working.view[index].seq for index in cut.indices]

@@ -17,6 +17,7 @@ from tests.support.strategies import policies
 DEFAULTS = {
     "input_token_budget": 40_000,
     "tool_result_retention_chars": 500,
+    "html_results": "text",
     "max_tool_result_chars": 40_000,
     "tool_results_growth_ratio": 0.0,
     "compaction_enabled": True,
@@ -84,6 +85,7 @@ LATER = st.fixed_dictionaries(
         "recall_handles": st.booleans(),
         "gateway_recall": st.booleans(),
         "unsupported_claims": st.sampled_from(["mark", "drop", "refuse"]),
+        "html_results": st.sampled_from(["text", "raw"]),
         "secrets": st.sampled_from(["mask", "keep"]),
         "frame_language": st.sampled_from(["auto", "en"]),
         "swap": st.sampled_from(["at_once", "when_it_pays"]),

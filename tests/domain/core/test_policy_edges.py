@@ -51,6 +51,7 @@ TEXTS: dict[str, list[Any]] = {
     "prune_deny": [["*"], ["["]],
     "extra_strategies": [["not-installed"]],
     "unsupported_claims": ["mark", "drop", "refuse"],
+    "html_results": ["text", "raw"],
     "secrets": ["mask", "keep"],
     "frame_language": ["auto", "en"],
     "swap": ["at_once", "when_it_pays"],

@@ -163,6 +163,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "tool_preview_head_chars",
         "tool_preview_tail_chars",
         "recall_handles",
+        "html_results",
         "gateway_recall",
         "unsupported_claims",
         "secrets",
