@@ -14,8 +14,7 @@ begin
         'due_waiting_summaries', 'want_batches', 'due_batches', 'known_batches',
         'due_deliveries', 'usages_to_reckon', 'model_spending', 'model_totals', 'backlog', 'waiting_work',
         'key_in_force', 'tenant_of_token', 'note_key_uses', 'rate_limits_since', 'find_console_session', 'take_console_ticket',
-        'erase_conversation', 'expire_idempotency_keys', 'expire_deliveries', 'expire_runs', 'expire_snapshots',
-        'expire_batches', 'expire_console_sessions', 'expire_recall_requests', 'expire_turn_usages',
+        'erase_conversation', 'expire_rows', 'expire_runs', 'expire_snapshots',
         'count_model_usage', 'forget_media'
     ] loop
         execute format('alter function %I owner to palimpsest_background', v_function);

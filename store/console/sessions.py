@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, func, insert, text, update
 
+from store.operations.housekeeping import expire_rows
 from store.tables import console_sessions
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ SESSION: Final = timedelta(hours=12)
 TICKET: Final = timedelta(minutes=10)
 """How long a one-time sign-in may be taken."""
 _REMOVED_AT_ONCE: Final = 100
+_KEPT_SECONDS: Final = 86_400.0
+"""Seconds after its end that a session stays, to be told from one that never was."""
 
 _s = console_sessions.c
 
@@ -43,7 +46,7 @@ class Holder(NamedTuple):
 def begin(connection: Connection, tenant_id: UUID, key_id: UUID) -> str:
     """Begin a session of a key in force; return its token, which nobody can show again."""
     # Here, because signing in is rare, and no other part of the service need know of sessions.
-    connection.execute(text("select expire_console_sessions(:limit)"), {"limit": _REMOVED_AT_ONCE})
+    expire_rows(connection, "console_sessions", _KEPT_SECONDS, _REMOVED_AT_ONCE)
     return _insert(connection, tenant_id, key_id, SESSION, is_ticket=False)
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Numeric, bindparam, cast, func, literal, lite
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from store.operations.housekeeping import expire_rows
 from store.operations.statistics import FIRST_DAY
 from store.tables import conversations, turn_usages
 
@@ -146,9 +147,7 @@ def reckon(connection: Connection, reckoned: Mapping[tuple[UUID, int], Reckoned]
 
 def expire(connection: Connection, seconds: float, limit: int) -> int:
     """Remove usages older than `seconds`; return how many."""
-    statement = text("select expire_turn_usages(:seconds, :limit)")
-    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
-    return removed
+    return expire_rows(connection, "turn_usages", seconds, limit)
 
 
 class SavedDay(NamedTuple):

@@ -23,8 +23,13 @@ class Pass(NamedTuple):
 
 def expire_idempotency_keys(connection: Connection, seconds: float, limit: int) -> int:
     """Remove keys older than `seconds`; return how many. A turn sent again after that is a new one."""
-    statement = text("select expire_idempotency_keys(:seconds, :limit)")
-    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
+    return expire_rows(connection, "idempotency_keys", seconds, limit)
+
+
+def expire_rows(connection: Connection, table: str, seconds: float, limit: int) -> int:
+    """Remove the oldest rows of a table, `limit` at most, that are older than `seconds`; return how many."""
+    statement = text("select expire_rows(:table, :seconds, :limit)")
+    removed: int = connection.execute(statement, {"table": table, "seconds": seconds, "limit": limit}).scalar_one()
     return removed
 
 

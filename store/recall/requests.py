@@ -11,6 +11,7 @@ from compaction.coverage import Coverage
 from compaction.recall.departures import Departure, Link, departures
 from runtime import ids
 from store.conversations import snapshots
+from store.operations.housekeeping import expire_rows
 from store.operations.statistics import FIRST_DAY
 from store.tables import recall_requests
 
@@ -156,9 +157,7 @@ def figures(connection: Connection, tenant_id: UUID, days: int) -> Figures:
 
 def expire(connection: Connection, seconds: float, limit: int) -> int:
     """Remove what was asked more than `seconds` ago; return how many rows went."""
-    statement = text("select expire_recall_requests(:seconds, :limit)")
-    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
-    return removed
+    return expire_rows(connection, "recall_requests", seconds, limit)
 
 
 def _of_conversation(tenant_id: UUID, conversation_id: UUID) -> dict[str, Any]:

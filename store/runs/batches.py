@@ -12,6 +12,7 @@ from sqlalchemy import Connection, case, func, select, text, update
 from compaction.steps.runs import RunTrigger
 from runtime import ids
 from store.conversations import conversations
+from store.operations.housekeeping import expire_rows
 from store.tables import OPEN, model_batches, runs
 from store.tables import conversations as conversation_rows
 
@@ -104,9 +105,7 @@ def due(connection: Connection, limit: int) -> list[tuple[UUID, UUID, datetime]]
 
 def expire(connection: Connection, seconds: float, limit: int) -> int:
     """Remove batches that were over `seconds` ago; return how many. What they cost is on the steps of runs."""
-    statement = text("select expire_batches(:seconds, :limit)")
-    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
-    return removed
+    return expire_rows(connection, "model_batches", seconds, limit)
 
 
 def known(connection: Connection, provider_ids: Collection[str]) -> set[str]:

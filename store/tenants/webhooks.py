@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.steps.runs import RunState
 from runtime import ids
+from store.operations.housekeeping import expire_rows
 from store.tables import conversations, runs, webhook_deliveries, webhooks
 from store.tenants import tenants
 
@@ -154,9 +155,7 @@ def due(connection: Connection, limit: int) -> list[tuple[UUID, UUID, None]]:
 
 def expire(connection: Connection, seconds: float, limit: int) -> int:
     """Remove deliveries that have ended and are older than `seconds`; return how many."""
-    statement = text("select expire_deliveries(:seconds, :limit)")
-    removed: int = connection.execute(statement, {"seconds": seconds, "limit": limit}).scalar_one()
-    return removed
+    return expire_rows(connection, "webhook_deliveries", seconds, limit)
 
 
 def claim(connection: Connection, tenant_id: UUID, delivery_id: UUID) -> Delivery | None:

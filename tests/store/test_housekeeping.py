@@ -496,7 +496,7 @@ def test_the_oldest_are_found_however_long_rows_have_come_and_gone(
         owner(f"insert into {table} (tenant_id, {columns}) {rows}")
 
     def blocks() -> int:
-        expire = f"explain (analyze, buffers, format json) select expire_{table}({days * 86_400}, 1000)"
+        expire = f"explain (analyze, buffers, format json) select expire_rows('{table}', {days * 86_400}, 1000)"
         ((((plan,),),),) = (owner(expire),)
         return sum(plan["Plan"][f"Shared {which} Blocks"] for which in ("Hit", "Read"))
 
@@ -520,12 +520,12 @@ def test_a_kind_that_fails_is_told_of_and_keeps_no_other(
 ) -> None:
     TestIdempotencyKeys().keyed(chat, 1, 48)
     asked_back(chat, 91)
-    owner("alter function expire_idempotency_keys rename to expire_nothing")
+    owner("revoke delete on idempotency_keys from palimpsest_background")
     try:
         with pytest.raises(ProgrammingError):
             clean()
     finally:
-        owner("alter function expire_nothing rename to expire_idempotency_keys")
+        owner("grant delete on idempotency_keys to palimpsest_background")
     assert count(chat, "recall_requests") == 0
     assert clean() == {"idempotency_keys": 1}
 

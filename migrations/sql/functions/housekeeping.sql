@@ -3,32 +3,46 @@ create or replace function first_id_at(p_time timestamptz) returns uuid language
     select (lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;
 
--- Remove idempotency keys older than p_seconds.
-create or replace function expire_idempotency_keys(p_seconds double precision, p_limit integer) returns integer
+-- Remove the oldest rows of a table, those that came, or that ended, more than p_seconds ago; p_limit at most. Deliveries and
+-- batches have to have ended; the cost of batches is on the steps of runs. Usages are removed tenant by tenant, as their index is.
+create or replace function expire_rows(p_table text, p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
+    v_before constant pg_catalog.timestamptz := now() - make_interval(secs => p_seconds);
     v_removed integer;
 begin
-    delete from public.idempotency_keys as k
-        where k.ctid = any (array(
-            select o.ctid from public.idempotency_keys as o
-            where o.created_at < now() - make_interval(secs => p_seconds)
-            order by o.created_at limit p_limit for update skip locked));
-    get diagnostics v_removed = row_count;
-    return v_removed;
-end $$;
-
--- Remove deliveries that have ended and are older than p_seconds.
-create or replace function expire_deliveries(p_seconds double precision, p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
-declare
-    v_removed integer;
-begin
-    delete from public.webhook_deliveries as d
-        where d.id = any (array(
-            select o.id from public.webhook_deliveries as o
-            where o.id < public.first_id_at(now() - make_interval(secs => p_seconds)) and o.state <> 'pending'
-            order by o.id limit p_limit for update skip locked));
+    case p_table
+        when 'idempotency_keys' then
+            delete from public.idempotency_keys as k where k.ctid = any (array(
+                select o.ctid from public.idempotency_keys as o where o.created_at < v_before
+                order by o.created_at limit p_limit for update skip locked));
+        when 'webhook_deliveries' then
+            delete from public.webhook_deliveries as d where d.id = any (array(
+                select o.id from public.webhook_deliveries as o
+                where o.id < public.first_id_at(v_before) and o.state <> 'pending'
+                order by o.id limit p_limit for update skip locked));
+        when 'model_batches' then
+            delete from public.model_batches as b where b.id = any (array(
+                select o.id from public.model_batches as o
+                where o.id < public.first_id_at(v_before) and o.finished_at < v_before
+                    and o.state not in ('wanted', 'sending', 'submitted', 'canceling', 'ended')
+                order by o.id limit p_limit for update skip locked));
+        when 'console_sessions' then
+            delete from public.console_sessions as s where s.token_hash = any (array(
+                select o.token_hash from public.console_sessions as o where o.expires_at < v_before
+                order by o.expires_at limit p_limit for update skip locked));
+        when 'recall_requests' then
+            delete from public.recall_requests as r where r.id = any (array(
+                select o.id from public.recall_requests as o where o.id < public.first_id_at(v_before)
+                order by o.id limit p_limit for update skip locked));
+        when 'turn_usages' then
+            delete from public.turn_usages as u where (u.conversation_id, u.seq) in (
+                select o.conversation_id, o.seq from public.tenants as t cross join lateral (
+                    select e.conversation_id, e.seq from public.turn_usages as e
+                    where e.tenant_id = t.id and e.answered_at < v_before
+                    order by e.answered_at limit p_limit for update skip locked) as o
+                limit p_limit);
+    end case;
     get diagnostics v_removed = row_count;
     return v_removed;
 end $$;
@@ -97,68 +111,4 @@ begin
         removed := removed + v_count;
     end loop;
     perform set_config('palimpsest.retention', '', true);
-end $$;
-
--- Remove message batches that ended more than p_seconds ago. Their cost is on the steps of runs.
-create or replace function expire_batches(p_seconds double precision, p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
-declare
-    v_before constant pg_catalog.timestamptz := now() - make_interval(secs => p_seconds);
-    v_removed integer;
-begin
-    delete from public.model_batches as b
-        where b.id = any (array(
-            select o.id from public.model_batches as o
-            where o.id < public.first_id_at(v_before) and o.finished_at < v_before
-                and o.state not in ('wanted', 'sending', 'submitted', 'canceling', 'ended')
-            order by o.id limit p_limit for update skip locked));
-    get diagnostics v_removed = row_count;
-    return v_removed;
-end $$;
-
--- Remove sessions that expired more than a day ago.
-create or replace function expire_console_sessions(p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
-declare
-    v_removed integer;
-begin
-    delete from public.console_sessions as s
-        where s.token_hash = any (array(
-            select o.token_hash from public.console_sessions as o
-            where o.expires_at < now() - interval '1 day'
-            order by o.expires_at limit p_limit for update skip locked));
-    get diagnostics v_removed = row_count;
-    return v_removed;
-end $$;
-
--- Remove recalls older than p_seconds.
-create or replace function expire_recall_requests(p_seconds double precision, p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
-declare
-    v_removed integer;
-begin
-    delete from public.recall_requests as r
-        where r.id = any (array(
-            select o.id from public.recall_requests as o
-            where o.id < public.first_id_at(now() - make_interval(secs => p_seconds))
-            order by o.id limit p_limit for update skip locked));
-    get diagnostics v_removed = row_count;
-    return v_removed;
-end $$;
-
--- Remove usages older than p_seconds, tenant by tenant, as their index is.
-create or replace function expire_turn_usages(p_seconds double precision, p_limit integer) returns integer
-language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
-declare
-    v_removed integer;
-begin
-    delete from public.turn_usages as u
-        where (u.conversation_id, u.seq) in (
-            select o.conversation_id, o.seq from public.tenants as t cross join lateral (
-                select e.conversation_id, e.seq from public.turn_usages as e
-                where e.tenant_id = t.id and e.answered_at < now() - make_interval(secs => p_seconds)
-                order by e.answered_at limit p_limit for update skip locked) as o
-            limit p_limit);
-    get diagnostics v_removed = row_count;
-    return v_removed;
 end $$;
