@@ -25,6 +25,7 @@ from actions.types.core import Lineage, MessageOut, RulesOut, message_out
 from actions.types.snapshots import ChangeOut, ClaimOut, ClaimsOut, DiffOut
 from compaction.comparison.versions import difference, only_in
 from compaction.coverage import Coverage, changes, find_span
+from compaction.frames.codes import frame_code
 from compaction.pins.pinned import masked_pins
 from compaction.pins.serving import check, fit_with_rules, reading_bytes
 from compaction.shapes import serving
@@ -123,8 +124,8 @@ async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -
     policy, _, _ = caller.principal.in_force(row.policy, row.model)
     size = sum(len(original.content) for side in sides for original in side.tail)
     size += reading_bytes((rule.text for rule in rules), size)
-    weight = CallWeight(ratio, fixed)
-    rendered = [await run_aside(size, _render, side, rules, weight, policy, sent) for side in sides]
+    weight, code = CallWeight(ratio, fixed), frame_code(caller.tenant_id, conversation_id)
+    rendered = [await run_aside(size, _render, side, rules, weight, policy, sent, code) for side in sides]
     apart = await run_aside(size, difference, *(view for _, view in rendered))
     contexts = [context for context, _ in rendered]
     of_rules = only_in(contexts[0].rules.ids, contexts[1].rules.ids)
@@ -175,7 +176,7 @@ def _sides(
 
 
 def _render(
-    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, sent: SentBefore
+    side: AtVersion, rules: Sequence[Pin], weight: CallWeight, policy: Policy, sent: SentBefore, code: str
 ) -> tuple[ComparedContext, View]:
     """Return a context as it would be served, with the ratio and the system prompt of now."""
     is_head = side.snapshot.version == sent.head_version
@@ -187,6 +188,7 @@ def _render(
         policy,
         strip_thinking_through=stripped_through,
         other_model_through=sent.other_model_through,
+        frame_code=code,
     )
     fit = partial(
         fit_history,
@@ -205,6 +207,7 @@ def _render(
         factor=weight.ratio,
         max_tokens=policy.pinned_max_tokens,
         frame_language=policy.frame_language,
+        frame_code=working.frame_code,
     )
     messages = serving.as_messages(fitted.view, in_pieces=sent.in_pieces)
     stand = check(msgspec.json.encode(messages), rules, shown)

@@ -147,6 +147,7 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
         policy,
         strip_thinking_through=last,
         other_model_through=material.other_model_through,
+        frame_code=material.frame_code,
     )
     view, framed = working.view, material.snapshot.pins
     if material.pinned or framed:
@@ -172,6 +173,7 @@ def _plan(stored: StoredVersion) -> RestorePlanOut:
         factor=ratio,
         max_tokens=policy.pinned_max_tokens,
         frame_language=policy.frame_language,
+        frame_code=working.frame_code,
     )
     exchanges = count_exchanges(view)
     return RestorePlanOut(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import asyncpg
 import msgspec
 
+from compaction.frames.codes import frame_code
 from compaction.media.limits import NO_MEDIA
 from compaction.payload.stored_context import MESSAGES_ALONE, ContextShapes, StoredContext
 from compaction.shorten.fitting import LEAST_CHARS
@@ -374,7 +375,8 @@ async def read_context(
     if row["etag"] is None:
         return None
     *read, shapes = row
-    return StoredContext._make([*read, _SHAPES.decode(shapes) if shapes else MESSAGES_ALONE])
+    of_shape = _SHAPES.decode(shapes) if shapes else MESSAGES_ALONE
+    return StoredContext._make([*read, of_shape, frame_code(tenant_id, conversation_id)])
 
 
 async def read_beside_context(pool: Pool, *, tenant_id: UUID, conversation_id: UUID) -> BesideContext | None:

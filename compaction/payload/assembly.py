@@ -78,6 +78,8 @@ class History(NamedTuple):
     """The rules in force."""
     is_part: bool = False
     """Whether messages were not read because they would not have fitted."""
+    frame_code: str = ""
+    """Of the conversation's frames."""
 
     def scaled(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
@@ -163,6 +165,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
         max_tokens=policy.pinned_max_tokens,
         is_part=about.is_part,
         frame_language=policy.frame_language,
+        frame_code=about.frame_code,
     )
     messages = _join(fitted.view, (*prior, *turn), asked)
     assembly = Assembly(

@@ -62,6 +62,7 @@ def fit_context(stored: StoredContext, policy: Policy) -> FittedContext:
         max_tokens=policy.pinned_max_tokens,
         is_part=about.is_part,
         frame_language=policy.frame_language,
+        frame_code=about.frame_code,
     )
     shed_warnings = [shed_warning(shed.seqs)] if shed.replaced else []
     warnings = (*working.warnings, *shed_warnings, *drop_warnings(fitted, about.exchanges))

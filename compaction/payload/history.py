@@ -50,6 +50,7 @@ def describe_history(stored: StoredContext, working: Working, policy: Policy) ->
         handles=working.handles,
         rules=masked_pins(with_speakers(rules_in_force(stored), working.view, _find_speakers(stored)), policy),
         is_part=stored.gap,
+        frame_code=working.frame_code,
     )
 
 
@@ -88,6 +89,7 @@ def build_history(stored: StoredContext, policy: Policy) -> Working:
         version=stored.head_version,
         covers_through=stored.covers_through,
         messages=messages,
+        summary="" if stored.has_summary else None,
     )
     # What was thought with more before it was signed for that.
     changed_through = stored.last_seq if stored.gap else stored.strip_thinking_through
@@ -97,6 +99,7 @@ def build_history(stored: StoredContext, policy: Policy) -> Working:
         policy,
         strip_thinking_through=changed_through,
         other_model_through=stored.shapes.other_model_through,
+        frame_code=stored.frame_code,
     )
 
 

@@ -60,3 +60,5 @@ class StoredContext(NamedTuple):
     """What came in the shape that is served: of a plain context its messages, to be joined, else an array of
     [seq, message]; None for the Messages API's."""
     shapes: ContextShapes = MESSAGES_ALONE
+    frame_code: str = ""
+    """Of the conversation's frames, see `compaction.frames.codes`."""

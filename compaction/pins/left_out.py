@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from compaction.frames.codes import code_line_end
 from compaction.frames.wordings import LEFT_OUT
 from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length
 from compaction.view import WRITTEN, View, ViewMessage
@@ -80,9 +81,9 @@ def _without(content: Any, note: str) -> Any:
 
 
 def _inside(text: str) -> int | None:
-    """Return where the words of the summary begin whose frame ends `text`, None for none."""
+    """Return where the words of the summary begin whose frame ends `text`, after its code; None for none."""
     at = text.rfind(f"{OPENS}\n") if text.endswith(CLOSES) else -1
-    return at + len(OPENS) + 1 if at == 0 or (at > 0 and text.endswith(_JOINT, 0, at)) else None
+    return code_line_end(text, at + len(OPENS) + 1) if at == 0 or (at > 0 and text.endswith(_JOINT, 0, at)) else None
 
 
 def _text(content: Sequence[Any]) -> str:

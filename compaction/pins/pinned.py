@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction.credentials.marks import has_mark
 from compaction.credentials.masking import mask_text
+from compaction.frames.codes import CODE
 from compaction.frames.wordings import WORDINGS, FrameWording
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
@@ -41,9 +42,10 @@ IN_LEDGER: Final[Mapping[str, PinSource]] = {"pinned": "pinned", "detected": "st
 """What entries of the ledger that stay word for word are, by their source there."""
 _PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1, "latest_request": 2, "left_out": 3}
 _JOINT: Final = "\n\n"
-_OPENING: Final = re.compile(r"\[PINNED(?P<tag>(?::\d{1,9})?)\]\n[^\n]*\n")
-_ITEM: Final = re.compile(r"\[PIN(?P<tag>(?::\d{1,9})?) \d+ of \d+: [^\n\]]*, (?P<chars>\d{1,12}) characters\]\n")
-_MARK: Final = re.compile(r"\[\s*(?:END\s+)?PIN(?:NED)?\b(?::(\d{1,9}))?", re.IGNORECASE)
+_TAG: Final = rf"(?P<tag>(?::{CODE})?(?::\d{{1,9}})?)"
+_OPENING: Final = re.compile(rf"\[PINNED{_TAG}\]\n[^\n]*\n")
+_ITEM: Final = re.compile(rf"\[PIN{_TAG} \d+ of \d+: [^\n\]]*, (?P<chars>\d{{1,12}}) characters\]\n")
+_MARK: Final = re.compile(rf"\[\s*(?:END\s+)?PIN(?:NED)?\b(?::{CODE}\b)?(?::(\d{{1,9}}))?", re.IGNORECASE)
 
 
 class Pin(NamedTuple):
@@ -106,13 +108,15 @@ def masked_pins(pins: Iterable[Pin], policy: Policy) -> tuple[Pin, ...]:
     return tuple(pin._replace(text=mask_text(pin.text, pin.seq)) for pin in pins)
 
 
-def pin(view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int, language: str = "english") -> Pinned:
+def pin(
+    view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int, language: str = "english", code: str = ""
+) -> Pinned:
     """Return `view`, which holds no frame, with a frame of the pins whose messages it does not show.
 
-    The frame is worded in `language` and costs at most `max_tokens` estimated tokens.
+    The frame is worded in `language`, has the conversation's `code` and costs at most `max_tokens` estimated tokens.
     """
-    framed, dropped = bound(missing_pins(view, pins), max_tokens=max_tokens, language=language)
-    return Pinned(with_pins(view, framed, language), framed, dropped)
+    framed, dropped = bound(missing_pins(view, pins, code), max_tokens=max_tokens, language=language, code=code)
+    return Pinned(with_pins(view, framed, language, code), framed, dropped)
 
 
 def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
@@ -124,7 +128,7 @@ def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
 
 
 def bound(
-    pins: Sequence[Pin], *, max_tokens: int, language: str = "english"
+    pins: Sequence[Pin], *, max_tokens: int, language: str = "english", code: str = ""
 ) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
     """Return the pins whose frame costs at most `max_tokens` estimated tokens, and those that found no room.
 
@@ -133,7 +137,7 @@ def bound(
     no speaker takes the room of all. A text that does not fit leaves room for shorter ones after it. A text that is
     pinned twice is kept once. Kept pins come in the order of their messages.
     """
-    tag = _tag(pins)
+    tag = _tag(pins, code)
     room = max_tokens * CHARS_PER_TOKEN - text_weight(_frame((), tag, language)) - text_weight(_JOINT)
     kept: dict[str, int] = {}
     dropped: list[Pin] = []
@@ -165,17 +169,18 @@ def _ranks(pins: Sequence[Pin]) -> list[tuple[int, int, int, int]]:
     return ranks
 
 
-def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> tuple[Pin, ...]:
+def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "") -> tuple[Pin, ...]:
     """Return the pins whose text is neither in their own message, as `view` shows it, nor in a frame in it.
 
-    The same words in another message do not count: there they may mean something else.
+    The same words in another message do not count: there they may mean something else. Nor does a frame with another
+    code than the conversation's, where that is given.
     """
     if not pins:
         return ()
     wanted = {pin.seq for pin in pins} - {WRITTEN}
     texts = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
     host = first_of_user(view)
-    framed = set() if host is None else _framed(view[host].content, pins)
+    framed = set() if host is None else _framed(view[host].content, pins, code)
     return tuple(pin for pin in pins if pin.text not in framed and not _says(texts.get(pin.seq, ""), pin))
 
 
@@ -189,27 +194,27 @@ def rules_in(pins: Iterable[Pin]) -> set[tuple[int, str, str]]:
     return {(pin.seq, pin.text, pin.source) for pin in pins if pin.source in IN_LEDGER.values()}
 
 
-def render_pins(pins: Sequence[Pin], language: str = "english") -> str:
+def render_pins(pins: Sequence[Pin], language: str = "english", code: str = "") -> str:
     """Return the frame of `pins` in the wording of a language, "" for none.
 
-    Every text is in it as it is, after a line with its length in characters. Where a text holds a marker of a
-    frame, this frame's markers are numbered so that no text has the same.
+    Every text is in it as it is, after a line with its length in characters. Its markers have the conversation's
+    `code`. Where a text holds a marker of a frame, they are numbered so that no text has the same.
     """
-    tag = _tag(pins)
+    tag = _tag(pins, code)
     items = [_item(pin, tag, number, len(pins), language) for number, pin in enumerate(pins, 1)]
     return _frame(items, tag, language) if items else ""
 
 
-def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str = "english") -> View:
+def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str = "english", code: str = "") -> View:
     """Return `view` with the frame of `pins` in its first user message, before the summary.
 
     Unchanged for no pins, and where that very frame is there already. Another frame has to be taken away first. A
     view without a user message gets one, unless it is empty; so does one that begins with a summary the API signed.
     """
-    if not pins or not view or _stands_in(view, pins):
+    if not pins or not view or _stands_in(view, pins, code):
         return tuple(view)
     framed, note = _apart(pins)
-    view = _with_frame(view, framed, language) if framed else view
+    view = _with_frame(view, framed, language, code) if framed else view
     return with_note(view, note) if note else tuple(view)
 
 
@@ -219,8 +224,8 @@ def _apart(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
     return [pin for pin in pins if pin.source != "left_out"] if note else pins, note
 
 
-def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str) -> View:
-    frame = render_pins(pins, language)
+def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str, code: str) -> View:
+    frame = render_pins(pins, language, code)
     host = first_of_user(view)
     at = opening_length(view)
     if host is None or is_signed_alone(view):
@@ -234,11 +239,11 @@ def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str)
     return _replaced(view, host, [*content[:at], {"type": "text", "text": frame}, *content[at:]])
 
 
-def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
+def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "") -> View:
     """Return `view` as it was before `with_pins` put the frame of `pins` into it.
 
     Unchanged where that frame is not there: what a client sent is never taken for one. How the frame is worded does
-    not matter, only which texts it holds.
+    not matter, only which texts it holds and that it has the conversation's code, where that is given.
     """
     pins, note = _apart(pins)
     if note:
@@ -249,15 +254,15 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> View:
     texts = tuple(pin.text for pin in pins)
     content = view[host].content
     if isinstance(content, str):
-        if view[host].seq == WRITTEN and framed_texts(content) == texts:
+        if view[host].seq == WRITTEN and framed_texts(content, code) == texts:
             return (*view[:host], *view[host + 1 :])
         end = _summary_at(content)
-        reader = _FrameReader(content, end)
+        reader = _FrameReader(content, end, code)
         starts = (start for start, tag, at in reader.starts() if _are(content, reader.spans(tag, at), texts))
         start = next(starts, None)
         return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
     at = _summary_block(content) - 1
-    if at < 0 or framed_texts(_block_text(content[at])) != texts:
+    if at < 0 or framed_texts(_block_text(content[at]), code) != texts:
         return tuple(view)
     return _replaced(view, host, [*content[:at], *content[at + 1 :]])
 
@@ -278,25 +283,26 @@ def only_frames(first: ViewMessage) -> ViewMessage | None:
     return ViewMessage(first.role, rest) if rest and len(rest) < len(content) else None
 
 
-def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin]) -> bool:
-    return without_pins(view, pins) != tuple(view)
+def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str) -> bool:
+    return without_pins(view, pins, code) != tuple(view)
 
 
 def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
     return (*view[:index], view[index].with_content(content), *view[index + 1 :])
 
 
-def _framed(content: Any, wanted: Sequence[Pin]) -> set[str]:
+def _framed(content: Any, wanted: Sequence[Pin], code: str) -> set[str]:
     """Return the texts of the frame in a first user message's content, those of `wanted` among them."""
     if isinstance(content, str):
-        return {*_texts_of_frames(content, _summary_at(content), wanted), *(framed_texts(content) or ())}
+        texts = _texts_of_frames(content, _summary_at(content), wanted, code)
+        return {*texts, *(framed_texts(content, code) or ())}
     at = _summary_block(content) - 1
-    return set(framed_texts(_block_text(content[at])) or ()) if at >= 0 else set()
+    return set(framed_texts(_block_text(content[at]), code) or ()) if at >= 0 else set()
 
 
-def _texts_of_frames(text: str, end: int, wanted: Iterable[Pin]) -> Iterator[str]:
+def _texts_of_frames(text: str, end: int, wanted: Iterable[Pin], code: str) -> Iterator[str]:
     lengths = {len(pin.text) for pin in wanted}
-    reader = _FrameReader(text, end)
+    reader = _FrameReader(text, end, code)
     seen: set[tuple[str, int]] = set()
     for _, tag, first in reader.starts():
         for at, begin, stop in reader.spans(tag, first):
@@ -336,9 +342,11 @@ class _FrameReader:
     What a text forges may have many openings that lead to the same items: every item is read once.
     """
 
-    def __init__(self, text: str, end: int) -> None:
+    def __init__(self, text: str, end: int, code: str = "") -> None:
         self._text = text
         self._end = end
+        self._code = f":{code}" if code else ""
+        """What the tags of frames begin with that count."""
         self._items: dict[tuple[str, int], tuple[int, int] | None] = {}
         """By tag and place: where the text of the item there begins, and where the next item does; None for no item."""
         self._is_whole: dict[tuple[str, int], bool] = {}
@@ -359,6 +367,8 @@ class _FrameReader:
         if opening is None or not self._text.endswith(f"[END PINNED{opening['tag']}]", at, self._end):
             return None
         tag, at = opening["tag"], opening.end()
+        if not tag.startswith(self._code):
+            return None
         return (tag, at) if self._item(tag, at) is not None and self._reaches_end(tag, at) else None
 
     def spans(self, tag: str, at: int) -> Iterator[tuple[int, int, int]]:
@@ -387,18 +397,19 @@ class _FrameReader:
         return self._items[tag, at]
 
 
-def framed_texts(text: str) -> tuple[str, ...] | None:
-    """Return the texts of the frame that a text is, None if it is none."""
-    reader = _FrameReader(text, len(text))
+def framed_texts(text: str, code: str = "") -> tuple[str, ...] | None:
+    """Return the texts of the frame that a text is, None if it is none, or has another code than is given."""
+    reader = _FrameReader(text, len(text), code)
     first = reader.first_item(0)
     return None if first is None else tuple(text[begin:end] for _, begin, end in reader.spans(*first))
 
 
-def _tag(pins: Sequence[Pin]) -> str:
-    """Return what to number markers with, so that none of them occurs in a text; "" where no text holds any."""
+def _tag(pins: Sequence[Pin], code: str) -> str:
+    """Return what markers end with: the code, and a number if a text holds a marker, so that it has not the same."""
+    coded = f":{code}" if code else ""
     marks = [number for pin in pins for number in _MARK.findall(pin.text)]
     used = {int(number) for number in marks if number}
-    return f":{next(number for number in count(1) if number not in used)}" if marks else ""
+    return f"{coded}:{next(number for number in count(1) if number not in used)}" if marks else coded
 
 
 def _frame(items: Sequence[str], tag: str, language: str) -> str:

@@ -157,6 +157,7 @@ def fit_with_rules(
     max_tokens: int,
     is_part: bool = False,
     frame_language: Literal["auto", "en"] = "en",
+    frame_code: str = "",
 ) -> Fitted:
     """Return what `fit` makes of `given` in so much room, with the rules that it leaves out in a frame.
 
@@ -167,26 +168,26 @@ def fit_with_rules(
     fitted = fit(room)
     if not rules or (fitted.view == tuple(given) and not is_part):
         return fitted
-    lacked = set() if is_part else set(missing_pins(given, rules))
+    lacked = set() if is_part else set(missing_pins(given, rules, frame_code))
     language = language_of_frames(frame_language, given, is_framed=True)
     framed: tuple[Pin, ...] = ()
     for _ in range(_ROUNDS):
-        missing = [rule for rule in missing_pins(fitted.view, rules) if rule not in lacked]
+        missing = [rule for rule in missing_pins(fitted.view, rules, frame_code) if rule not in lacked]
         wanted_rules = [rule for rule in rules if rule in framed or rule in missing]
-        wanted, _ = bound(wanted_rules, max_tokens=max_tokens, language=language)
+        wanted, _ = bound(wanted_rules, max_tokens=max_tokens, language=language, code=frame_code)
         if set(wanted) <= set(framed):
             break
         framed = wanted
-        fitted = fit(room - _weight(framed, factor, language))
-    missing = [rule for rule in missing_pins(fitted.view, rules) if rule not in lacked]
-    framed, _ = bound(missing, max_tokens=max_tokens, language=language)
+        fitted = fit(room - _weight(framed, factor, language, frame_code))
+    missing = [rule for rule in missing_pins(fitted.view, rules, frame_code) if rule not in lacked]
+    framed, _ = bound(missing, max_tokens=max_tokens, language=language, code=frame_code)
     if not framed:
         return fitted
     # What was thought after the frame was signed for messages without it.
     last = max(message.seq for message in (*given, *fitted.view))
-    view, _ = repair(strip_thinking(with_pins(fitted.view, framed, language), last))
-    return fitted._replace(view=view, tokens=fitted.tokens + _weight(framed, factor, language))
+    view, _ = repair(strip_thinking(with_pins(fitted.view, framed, language, frame_code), last))
+    return fitted._replace(view=view, tokens=fitted.tokens + _weight(framed, factor, language, frame_code))
 
 
-def _weight(pins: Sequence[Pin], factor: float, language: str) -> int:
-    return math.ceil(content_tokens(render_pins(pins, language)) * factor) + 1
+def _weight(pins: Sequence[Pin], factor: float, language: str, code: str) -> int:
+    return math.ceil(content_tokens(render_pins(pins, language, code)) * factor) + 1

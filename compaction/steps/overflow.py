@@ -66,8 +66,8 @@ def shrink(
     served had been fitted into the policy's budget; a gateway sends all that its client does.
     """
     view, carries_summary = stage.view, stage.carries_summary
-    language = stage.working.language
-    framed = with_pins(view, stage.working.snapshot.pins, language)
+    language, code = stage.working.language, stage.working.frame_code
+    framed = with_pins(view, stage.working.snapshot.pins, language, code)
     frame = view_tokens(framed) - view_tokens(view)
 
     def weigh(message: ViewMessage) -> float:
@@ -99,7 +99,7 @@ def shrink(
     # Of what was saved, pins may take up a part, and never all.
     spare = max(0, int((served.tokens - tokens) / factor)) // 2
     pinned = stage.pinned(with_own_tail(view, kept), policy, room=frame + spare)
-    added = view_tokens(with_pins(kept, pinned.framed, language)) - view_tokens(kept)
+    added = view_tokens(with_pins(kept, pinned.framed, language, code)) - view_tokens(kept)
     return Shrunk(
         pinned.view,
         view_tokens(kept) + added,

@@ -15,6 +15,7 @@ import msgspec
 from compaction.cache_marks import without_marks
 from compaction.coverage import Coverage, Fate, Span, extend, find_span, gone_spans, name_seqs, shown_seqs
 from compaction.credentials.masking import Masker
+from compaction.frames.codes import code_at_end
 from compaction.frames.languages import language_of_frames
 from compaction.media.limits import NO_MEDIA, MediaLoad, media_load
 from compaction.messages import CACHE_MARK, acceptable, is_instruction, is_request
@@ -35,7 +36,7 @@ from compaction.sizes import uncounted_bytes
 from compaction.soundness import is_sound
 from compaction.steps.boundary import tail_begins, with_answers
 from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
-from compaction.summary.zone import preamble_length, without_summary
+from compaction.summary.zone import first_of_user, preamble_length, without_summary
 from compaction.text.names import speaker_of
 from compaction.view import (
     WRITTEN,
@@ -133,6 +134,8 @@ class Working(NamedTuple):
     """Whether credentials are masked in what is shortened."""
     language: str = "english"
     """Of the frames that a compaction writes."""
+    frame_code: str = ""
+    """Of the conversation's frames."""
 
     @property
     def last_seq(self) -> int:
@@ -208,6 +211,7 @@ def build(
     broken_through: int | None = None,
     in_pieces: bool = False,
     names: Mapping[int, str] = NO_NAMES,
+    frame_code: str = "",
 ) -> Working:
     """Return the view of a conversation: the snapshot and the tail, stripped, repaired, capped, inline results cut.
 
@@ -216,7 +220,8 @@ def build(
     force, and `withdrawn` those that are not any more: the frame of pins is taken off, to be put on again when the new
     view is settled. For one to be served it is None. Up to `broken_through` (None = throughout) repair may have moved
     blocks of the snapshot: there handles name no place. `in_pieces` tells that turns came in another shape than the
-    Messages API's. `names` are those of who wrote messages, by seq, as far as they are known.
+    Messages API's. `names` are those of who wrote messages, by seq, as far as they are known. `frame_code` is the
+    conversation's, for frames of a snapshot that has none: a fork goes on with the code that it was copied with.
     """
     stored = tuple(map(_as_stored, tail))
     current = strip_thinking(stored, strip_thinking_through)
@@ -232,7 +237,7 @@ def build(
         and not (tail and tail[0].content == UNREAD)
     )
     if pinned is not None and snapshot.pins:
-        before = without_pins(before, snapshot.pins)
+        before = without_pins(before, snapshot.pins, _code_of(snapshot) or "")
         is_known = is_known and before == snapshot.messages
     handles = None
     joined = (*before, *current)
@@ -263,6 +268,7 @@ def build(
         in_pieces=in_pieces,
         names=names,
         masks_secrets=policy.secrets == "mask",
+        frame_code=_code_of(snapshot) or frame_code,
     )
     if pinned is None:
         return working
@@ -276,6 +282,12 @@ def build(
     is_framed = snapshot.summary is not None or bool(snapshot.pins)
     language = language_of_frames(policy.frame_language, snapshot.messages if is_framed else view, is_framed=is_framed)
     return working._replace(pins=(*pinned, *standing, *latest), withdrawn=withdrawn, language=language)
+
+
+def _code_of(snapshot: Snapshot) -> str | None:
+    """Return the code of the frames in a snapshot, None if it has no frames or they have none."""
+    host = first_of_user(snapshot.messages) if snapshot.summary is not None or snapshot.pins else None
+    return None if host is None else code_at_end(message_text(snapshot.messages[host].content))
 
 
 def _as_stored(row: Original) -> ViewMessage:

@@ -59,7 +59,8 @@ class Stage:
     @cached_property
     def tokens(self) -> int:
         """Estimated tokens of the messages, pins in a frame included, corrected by what the API counted."""
-        return self.estimate(with_pins(self.working.view, self.working.snapshot.pins, self.working.language))
+        working = self.working
+        return self.estimate(with_pins(working.view, working.snapshot.pins, working.language, working.frame_code))
 
     @cached_property
     def media(self) -> MediaLoad:
@@ -74,8 +75,8 @@ class Stage:
         from.
         """
         most = policy.pinned_max_tokens if room is None else min(policy.pinned_max_tokens, room)
-        language = self.working.language
-        pinned = pin(view, masked_pins(self.working.pins, policy), max_tokens=most, language=language)
+        language, code = self.working.language, self.working.frame_code
+        pinned = pin(view, masked_pins(self.working.pins, policy), max_tokens=most, language=language, code=code)
         if not policy.recall_handles or not view:
             return pinned
         # What it is in is not the tail's any more, whatever it says.
@@ -174,5 +175,6 @@ class Stage:
             broken_through=before.broken_through,
             in_pieces=before.in_pieces,
             names=before.names,
+            frame_code=before.frame_code,
         )
         return replace(self, working=working, measured=None, bytes=sum(map(serialized_bytes, working.view)))

@@ -169,8 +169,9 @@ def summarize(
     previous = stage.working.snapshot.summary
     notes = media_notes(stage.view[zone.start : zone.stop])
     text = summaries.with_media_list(in_english(text), notes, previous and in_english(previous))
-    text = translated(text, stage.working.language)
-    rebuilt = summaries.rebuild(stage.view, zone, text, previous=previous)
+    language, code = stage.working.language, stage.working.frame_code
+    text = translated(text, language)
+    rebuilt = summaries.rebuild(stage.view, zone, text, previous=previous, code=code, language=language)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
     lost_media = tuple(message.seq for message in stage.view[: zone.start] if without_media(message) is not message)
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, lost_media, removed="summarized", summary=text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from compaction.frames.codes import code_line, code_line_end
 from compaction.frames.wordings import ENGLISH, OWN_LINES
 from compaction.media.shedding import without_media
 from compaction.messages import CALLS, THINKING, blocks, is_instruction, is_of_other_shape, is_server_result
@@ -187,25 +188,35 @@ def with_media_list(summary: str, notes: Sequence[str], previous: str | None) ->
 _OLDER: Final = re.compile(r"(\d{1,3}(?:,\d{3}){0,3}) older")
 
 
-def framed(summary: str) -> str:
-    """Return a summary between its markers."""
-    return f"{OPENS}\n{neutralize(summary)}\n{CLOSES}"
+def framed(summary: str, code: str = "", language: str = "english") -> str:
+    """Return a summary between its markers, with the code of the conversation's frames."""
+    return f"{OPENS}\n{code_line(code, language)}{neutralize(summary)}\n{CLOSES}"
 
 
-def with_summary(first: ViewMessage, summary: str) -> ViewMessage:
+def with_summary(first: ViewMessage, summary: str, code: str = "", language: str = "english") -> ViewMessage:
     """Return the first user message with the summary merged into it."""
+    frame = framed(summary, code, language)
     if isinstance(first.content, str):
-        return first.with_content(f"{first.content}\n\n{framed(summary)}")
-    return first.with_content([*first.content, {"type": "text", "text": framed(summary)}])
+        return first.with_content(f"{first.content}\n\n{frame}")
+    return first.with_content([*first.content, {"type": "text", "text": frame}])
 
 
 def without_summary(first: ViewMessage, summary: str) -> ViewMessage:
-    """Return the first user message as it was before `with_summary` put `summary` into it."""
+    """Return the first user message as it was before `with_summary` put `summary` into it, with whichever code."""
     if isinstance(first.content, str):
-        return first.with_content(first.content.removesuffix(f"\n\n{framed(summary)}"))
-    if first.content and first.content[-1].get("text") == framed(summary):
+        at = _frame_at(first.content, summary)
+        is_merged = at is not None and first.content.endswith("\n\n", 0, at)
+        return first.with_content(first.content[: at - 2]) if at is not None and is_merged else first
+    if first.content and _frame_at(str(first.content[-1].get("text") or ""), summary) == 0:
         return first.with_content(first.content[:-1])
     return first
+
+
+def _frame_at(text: str, summary: str) -> int | None:
+    """Return where the frame of `summary` begins that ends `text`, None for none. No summary holds its own marker."""
+    at = text.rfind(f"{OPENS}\n")
+    begins = code_line_end(text, at + len(OPENS) + 1)
+    return at if at >= 0 and text[begins:] == f"{neutralize(summary)}\n{CLOSES}" else None
 
 
 def around(view: Sequence[ViewMessage], zone: Zone, previous: str | None) -> tuple[View, View]:
@@ -224,8 +235,16 @@ def around(view: Sequence[ViewMessage], zone: Zone, previous: str | None) -> tup
     return (*view[:preamble], without_media(first)), tail
 
 
-def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: str | None = None) -> View:
-    """Return the view with the zone replaced by `summary`.
+def rebuild(
+    view: Sequence[ViewMessage],
+    zone: Zone,
+    summary: str,
+    *,
+    previous: str | None = None,
+    code: str = "",
+    language: str = "english",
+) -> View:
+    """Return the view with the zone replaced by `summary`, whose frame has the conversation's `code`.
 
     An acknowledgement follows the summary only where two user messages would meet; the rest is unchanged. After a
     summary that the API signed it is in a message of its own: that block may not be touched.
@@ -233,8 +252,8 @@ def rebuild(view: Sequence[ViewMessage], zone: Zone, summary: str, *, previous: 
     before, tail = around(view, zone, previous)
     bridge = (ViewMessage("assistant", ACKNOWLEDGEMENT),) if not tail or tail[0].role == "user" else ()
     if signed_summary(view) is not None:
-        return (*before, ViewMessage("user", framed(summary)), *bridge, *tail)
-    return (*before[:-1], with_summary(before[-1], summary), *bridge, *tail)
+        return (*before, ViewMessage("user", framed(summary, code, language)), *bridge, *tail)
+    return (*before[:-1], with_summary(before[-1], summary, code, language), *bridge, *tail)
 
 
 def replace_prefix(view: Sequence[ViewMessage], zone: Zone, block: dict[str, Any]) -> View:

@@ -26,6 +26,7 @@ from sqlalchemy import (
 
 from compaction.claims.packing import packed, unpacked
 from compaction.coverage import Coverage, gone_spans, shown_seqs
+from compaction.frames.codes import frame_code
 from compaction.pins.pinned import Pin
 from compaction.steps.ladder import must_wait
 from compaction.steps.runs import RunReason, RunState
@@ -101,6 +102,8 @@ class Material(NamedTuple):
     """Of what snapshot and tail show, and of the first message that they do not, by seq; empty unless asked for."""
     names: Mapping[int, str] = {}
     """Who wrote the users' messages that snapshot and tail show, by seq, where they say so."""
+    frame_code: str = ""
+    """Of the conversation's frames."""
 
     def stage(self, policy: Policy) -> Stage:
         """Return the conversation as a step finds it."""
@@ -115,6 +118,7 @@ class Material(NamedTuple):
             broken_through=self.broken_through,
             in_pieces=self.in_pieces,
             names=self.names,
+            frame_code=self.frame_code,
         )
         return Stage(
             working,
@@ -229,6 +233,7 @@ def load(
         in_pieces=row.in_pieces,
         days=_days(connection, conversation_id, snapshot, tail) if dated else {},
         names=names_of(connection, conversation_id, snapshot.messages, tail) if row.in_pieces else {},
+        frame_code=frame_code(tenant_id, conversation_id),
     )
 
 

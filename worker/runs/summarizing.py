@@ -246,8 +246,8 @@ def request_of(
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     pins = masked_pins(stage.working.pins, policy)
     # What finds no room in the frame is for the summary to tell.
-    language = stage.working.language
-    beside = pin((*before, *tail), pins, max_tokens=policy.pinned_max_tokens, language=language)
+    language, code = stage.working.language, stage.working.frame_code
+    beside = pin((*before, *tail), pins, max_tokens=policy.pinned_max_tokens, language=language, code=code)
     kept = (each for each in pins if each.source == "pinned" and each not in beside.dropped)
     pinned = tuple(each.text for each in kept)
     earlier = tuple(message_text(message.content) for message in before if message.seq != WRITTEN)

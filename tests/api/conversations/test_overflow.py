@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -364,7 +365,9 @@ class TestSummaryOfWhatWasLeftOut:
             else:
                 Workers(product, StubSummarizer("What was said before.")).settle(talk.id)
             snapshot = product.snapshot(talk.id, head(product, talk.id).version)
-            hashes.append((snapshot.prefix_hash, snapshot.covers_through, snapshot.messages))
+            # Each conversation's frames have a code of its own.
+            messages = re.sub(r"\[frame [0-9a-f]{12}\]", "[frame]", str(snapshot.messages))
+            hashes.append((snapshot.prefix_hash, snapshot.covers_through, messages))
         assert hashes[0] == hashes[1]
 
     def test_turns_that_came_meanwhile_are_the_tail(self, talk: Talk) -> None:
