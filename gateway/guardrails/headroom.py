@@ -24,6 +24,7 @@ from gateway.conversations.turns import TURN_ROWS, LostTurnError, store_rows
 from gateway.doors import RETRIEVE, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.guardrails.passages import passages
+from gateway.request.prepare import count_failed_open
 from gateway.timeouts import AwayError
 from runtime import ids
 from runtime.errors import RequestError
@@ -90,10 +91,12 @@ class CompressRequest(AnsweredRequest):
         try:
             if self._caller is None:
                 cut, outcome = CutRows((await self._read_aside(body, _asked, body)).messages, {}), "failed_open"
+                count_failed_open(self._services, "key")
             else:
                 cut = await self._read_aside(body, _cut, body, self._caller.principal.policy)
                 outcome = "compacted" if cut.results else "unchanged"
         except OverLimitsError:
+            count_failed_open(self._services, "limits")
             return Reply(await run_aside(len(body), _unread, body), "failed_open")
         names: frozenset[str] = frozenset()
         if cut.results and self._caller is not None:
@@ -103,6 +106,9 @@ class CompressRequest(AnsweredRequest):
                 )
             except (AwayError, LostTurnError):
                 outcome = "failed_open"
+                count_failed_open(self._services, "database")
+        if outcome != "failed_open":
+            self._services.core.gateway_outcomes.add(is_open=False)
         rows = cut.with_originals(names)
         before, after = _tokens(cut.rows), _tokens(rows)
         answer = {

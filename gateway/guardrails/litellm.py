@@ -22,7 +22,7 @@ from gateway.conversations.turns import LostTurnError, store_rows
 from gateway.doors import CHAT, DoorError
 from gateway.guardrails.answering import AnsweredRequest, Reply
 from gateway.headers import BYPASS, CONVERSATION
-from gateway.request.prepare import prepare
+from gateway.request.prepare import count_failed_open, prepare
 from gateway.request.store import store
 from runtime.errors import RequestError
 from store.gateway import histories as stored
@@ -99,6 +99,7 @@ class GuardrailRequest(AnsweredRequest):
         try:
             asked = await read_body_aside(self._services, self._caller, body, _asked, body)
         except OverLimitsError:
+            count_failed_open(self._services, "limits")
             return Reply(_NOTHING, "failed_open")
         if asked is None:
             return Reply(_NOTHING, "unchanged")

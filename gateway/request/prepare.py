@@ -64,9 +64,14 @@ async def _recognise_and_rewrite(
     return await rewrite(placed)
 
 
-def _fail_open(services: GatewayServices, body: bytes, why: FailedOpen) -> PreparedRequest:
+def count_failed_open(services: GatewayServices, why: FailedOpen) -> None:
+    """Count a request that goes on, or is answered, as it came."""
     services.metrics.failed_open[why].inc()
     services.core.gateway_outcomes.add(is_open=why != "limits")
+
+
+def _fail_open(services: GatewayServices, body: bytes, why: FailedOpen) -> PreparedRequest:
+    count_failed_open(services, why)
     return PreparedRequest(body, "failed_open")
 
 

@@ -100,14 +100,22 @@ def test_guardrails_leave_crowded_bodies_as_they_are(room: Room) -> None:
     assert refused.status_code == 400
 
 
-def test_why_is_counted(room: Room) -> None:
+COUNTED: Final = {
+    "/v1/messages": CROWDED["rows"].replace(b"%s", b"messages"),
+    "/v1/compress": b'{"messages":' + listed(b"{}", 300_000) + b"}",
+    "/beta/litellm_basic_guardrail_api": b'{"input_type":"request","texts":' + listed(b"1", 2_000_000) + b"}",
+}
+
+
+@pytest.mark.parametrize("path", COUNTED)
+def test_why_is_counted(room: Room, path: str) -> None:
     def over_limits() -> float:
         lines = room.client.get("/metrics").text.splitlines()
         name = 'palimpsest_gateway_failed_open_total{why="limits"}'
         return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     before = over_limits()
-    room.client.post("/v1/messages", content=CROWDED["rows"].replace(b"%s", b"messages"))
+    assert room.client.post(path, content=COUNTED[path]).headers["x-palimpsest-outcome"] == "failed_open"
     eventually(lambda: over_limits() == before + 1)
 
 
