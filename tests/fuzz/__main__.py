@@ -188,8 +188,10 @@ def _traces(service: Service, number: int, until: float) -> Failures:
 def _gateway(service: Service, number: int, until: float) -> Failures:
     failures = Failures()
     with gateway_doors(service) as doors:
-        half = monotonic() + max(0.0, until - monotonic()) / 2
-        heads = _search(door_heads(), doors.read_once, "gateway heads", number, half, failures)
+        left = max(0.0, until - monotonic())
+        quarter, half = until - left * 3 / 4, until - left / 2
+        heads = _search(door_heads(), doors.read_once, "gateway heads", number, quarter, failures)
+        heads += _search(door_heads(), doors.read_as_framed, "gateway kept heads", number, half, failures)
         bodies = _search(door_bodies(), doors.answered_or_refused, "gateway", number, until, failures)
     statuses = ", ".join(f"{path} {status}: {count:,}" for (path, status), count in sorted(doors.statuses.items()))
     print(f"gateway: {heads:,} heads, {bodies:,} bodies ({statuses})")  # noqa: T201

@@ -90,3 +90,14 @@ def test_a_head_at_the_gateways_doors_is_read_once(service: Service) -> None:
             doors.read_once(head)
 
         search()
+
+
+def test_a_kept_connection_is_framed_as_a_strict_parser_frames_it(service: Service) -> None:
+    with gateway_doors(service) as doors:
+
+        @given(head=door_heads())
+        def search(head: bytes) -> None:
+            doors.read_as_framed(head)
+
+        search()
+        assert {answers for door, answers in doors.statuses if door == "kept"} >= {1, 2}
