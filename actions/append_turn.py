@@ -15,7 +15,7 @@ from actions.errors import ConflictError, InvalidError, NotFoundError, or_not_fo
 from actions.input.turn_bodies import CachedTokens, cached_of
 from actions.types.core import TurnOut
 from compaction.payload.context_blocks import prepare
-from compaction.pins.ledger import turn_entries
+from compaction.pins.ledger import turn_entries, with_speakers
 from runtime.errors import RequestError
 from runtime.fault_points import pause_for_test
 from runtime.threads import run_aside
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from store.hot_path import Appended
     from store.turn_context import TurnContext
 
+_MESSAGE_BYTES: Final = 1_024
+"""Bytes of text that take as long to look through for rules as a message of no length."""
 _MOST_BEGUN: Final = 10_000
 """Conversations that a process remembers to have begun; what it forgot is looked at as a first turn once more."""
 
@@ -121,7 +123,10 @@ async def store_turn(
     """Store a turn under the tenant's policy, and the rules in it; `body` is what an idempotency key identifies."""
     policy, begun = caller.principal.policy, caller.services.begun
     look = partial(turn_entries, may_be_first=turn.replace_from is not None or conversation not in begun)
-    entries = await run_aside(sum(map(len, turn.contents)), look, turn.said)
+    entries = await run_aside(sum(map(len, turn.contents)) + _MESSAGE_BYTES * len(turn.contents), look, turn.said)
+    if entries:
+        named = turn.sent.messages if turn.sent is not None and turn.sent.shape == "chat" else None
+        entries = with_speakers(entries, turn.said, named)
     appended = await hot_path.append_turn(
         caller.services.pool,
         tenant_id=caller.tenant_id,

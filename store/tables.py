@@ -606,6 +606,7 @@ pins = Table(
     Column("created_at", TIME, nullable=False, server_default=NOW),
     Column("removed_at", TIME),
     Column("source", Text, nullable=False, server_default="pinned"),
+    Column("speaker", Text, nullable=False, server_default=""),
     Index(None, "conversation_id"),
     CheckConstraint("source in ('pinned', 'detected', 'withdrawal')", name="source"),
 )

@@ -15,6 +15,7 @@ from compaction.pins.standing import (
     stated_in,
     withdrawals,
 )
+from compaction.text.names import name_in, speaker_of, stated_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +34,8 @@ class TurnEntry(NamedTuple):
     source: EntrySource
     if_first: bool | None = None
     """True: counts only if no message but instructions comes before; False: only if one does; None: either way."""
+    speaker: str = ""
+    """Who said it; a full ledger keeps the newest of each speaker."""
 
 
 def turn_entries(messages: Sequence[tuple[str, Any]], *, may_be_first: bool = True) -> list[TurnEntry]:
@@ -55,6 +58,21 @@ def turn_entries(messages: Sequence[tuple[str, Any]], *, may_be_first: bool = Tr
             entries += _of_request(place, content, may_be_first=may_be_first and not begun, is_later=begun)
         begun = True
     return [entry for entry in entries if _is_storable(entry.text)]
+
+
+def with_speakers(
+    entries: Sequence[TurnEntry], messages: Sequence[tuple[str, Any]], sent: Sequence[str] | None
+) -> list[TurnEntry]:
+    """Return what a turn adds to the ledger with who said it; `sent` are the messages of a chat as they came."""
+
+    def speaker(entry: TurnEntry) -> str:
+        role, content = messages[entry.place]
+        if is_instruction(role, content):
+            return "system"
+        name = name_in(sent[entry.place]) if sent is not None and entry.place < len(sent) else ""
+        return speaker_of(role, name or stated_name(message_text(content)).name)
+
+    return [entry._replace(speaker=speaker(entry)) for entry in entries]
 
 
 def _of_request(place: int, content: Any, *, may_be_first: bool, is_later: bool) -> Iterator[TurnEntry]:

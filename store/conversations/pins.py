@@ -96,9 +96,9 @@ def ledger(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Se
 def enter(connection: Connection, tenant_id: UUID, conversation_id: UUID, found: Iterable[Pin]) -> None:
     """Enter standing instructions that a compaction found in messages of before there was a ledger, or in long ones."""
     for rule in found:
-        columns = ["id", "tenant_id", "conversation_id", "seq", "text", "source", "created_at"]
+        columns = ["id", "tenant_id", "conversation_id", "seq", "text", "source", "speaker", "created_at"]
         literals = (literal(ids.new_id(), _p.id.type), literal(tenant_id, _p.id.type), _m.conversation_id, _m.seq)
-        said = select(*literals, literal(rule.text), literal("detected"), _m.created_at).where(
+        said = select(*literals, literal(rule.text), literal("detected"), literal(rule.speaker), _m.created_at).where(
             _m.conversation_id == conversation_id, _m.seq == rule.seq
         )
         connection.execute(insert(pins).from_select(columns, said))

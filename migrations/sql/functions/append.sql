@@ -83,8 +83,9 @@ begin
     end if;
 end $$;
 
--- Enter what a turn adds to the ledger of rules: [{id, place, text, source, if_first}]. if_first: the entry counts only in a
--- conversation's first message, or only in others. A rule in force is not entered again; a withdrawal needs a detected rule.
+-- Enter what a turn adds to the ledger of rules: [{id, place, text, source, speaker, if_first}]. if_first: the entry counts only in
+-- a conversation's first message, or only in others. A rule in force is not entered again; a withdrawal needs a detected rule.
+-- A full ledger lets go of withdrawals, then of the oldest rules of whoever stated the most: they stay listed, as withdrawn.
 create or replace function add_entries(
     p_tenant uuid, p_conversation uuid, p_request uuid, p_first_seq integer, p_entries jsonb
 ) returns void language plpgsql as $$
@@ -94,18 +95,34 @@ declare
     v_is_first constant boolean := not exists (
         select from public.messages as m
         where m.conversation_id = p_conversation and m.seq < p_first_seq and m.superseded_at is null);
+    v_entered integer;
 begin
-    insert into public.pins (id, tenant_id, conversation_id, seq, text, source, request_id)
-    select e.id, p_tenant, p_conversation, p_first_seq + e.place, e.text, e.source, p_request
+    insert into public.pins (id, tenant_id, conversation_id, seq, text, source, speaker, request_id)
+    select e.id, p_tenant, p_conversation, p_first_seq + e.place, e.text, e.source, e.speaker, p_request
     from (select distinct on (r.text, r.source) r.*
-          from jsonb_to_recordset(p_entries) as r (id uuid, place integer, text text, source text, if_first boolean)
+          from jsonb_to_recordset(p_entries)
+              as r (id uuid, place integer, text text, source text, speaker text, if_first boolean)
           where r.if_first is null or r.if_first = v_is_first
           order by r.text, r.source, r.place, r.id) as e
     where case when e.source = 'detected'
                then not exists (select from jsonb_array_elements(v_rules) as known where known ->> 2 = e.text)
                else exists (select from jsonb_array_elements(v_rules) as known where known ->> 3 = 'detected') end
     order by e.place, e.id
-    limit greatest(0, v_most - jsonb_array_length(v_rules));
+    limit v_most;
+    get diagnostics v_entered = row_count;
+    if v_entered > 0 and v_entered + jsonb_array_length(v_rules) > v_most then
+        update public.pins set removed_at = now()
+        where id in (
+            select ranked.id
+            from (select p.id, p.source, p.seq,
+                         row_number() over (partition by p.speaker, p.source order by p.seq desc, p.id desc) as number
+                  from public.pins as p
+                      join public.messages as m
+                          on m.conversation_id = p.conversation_id and m.seq = p.seq and m.superseded_at is null
+                  where p.conversation_id = p_conversation and p.removed_at is null) as ranked
+            order by ranked.source = 'pinned' desc, ranked.source = 'detected' desc, ranked.number, ranked.seq desc
+            offset v_most);
+    end if;
 end $$;
 
 -- Look for media that may explain a count which is larger than the messages can be: media may be larger than their estimate.

@@ -10,7 +10,8 @@ create table pins (
     request_id uuid,
     created_at timestamptz not null default now(),
     removed_at timestamptz,
-    source text not null default 'pinned' constraint ck_pins_source check (source in ('pinned', 'detected', 'withdrawal'))
+    source text not null default 'pinned' constraint ck_pins_source check (source in ('pinned', 'detected', 'withdrawal')),
+    speaker text not null default ''
 );
 create index ix_pins_conversation_id on pins (conversation_id);
 alter table pins alter column text set statistics 0, alter column source set statistics 0;

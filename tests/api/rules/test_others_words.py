@@ -22,7 +22,7 @@ def test_pasted_text_states_no_rule(service: Service) -> None:
     talk.say(*[message for _ in range(2) for message in long_talk()])
     talk.compact()
     assert talk.ledger() == []
-    assert "[PINNED]" not in talk.context()[0]["content"] or "standing" not in talk.context()[0]["content"]
+    assert "[PINNED:" not in talk.context()[0]["content"] or "standing" not in talk.context()[0]["content"]
 
 
 def test_every_speaker_finds_room_and_the_rest_is_named(service: Service) -> None:
@@ -58,3 +58,37 @@ def test_many_rules_without_room_are_one_warning(service: Service) -> None:
     (warning,) = [each for each in warnings if "in force" in str(each)]
     assert " others: there is no room for them (pinned_max_tokens)" in warning
     assert len(json.dumps(warning)) < 2_000
+
+
+def test_a_full_ledger_keeps_the_newest_of_every_speaker(service: Service) -> None:
+    talk = Named(service, POLICY)
+    talk.say({"role": "user", "name": "anna", "content": "Hello."}, ANSWER)
+    talk.say({"role": "user", "name": "bob", "content": "From now on, answer in German."}, ANSWER)
+    for start in range(0, 250, 50):
+        said = "\n\n".join(
+            f"From now on, never open door {number} of the house." for number in range(start, start + 50)
+        )
+        talk.say({"role": "user", "name": "anna", "content": said}, ANSWER)
+    talk.say({"role": "user", "name": "carol", "content": "From now on, never call on a Sunday."}, ANSWER)
+    listed = talk.ledger()
+    assert len(listed) == 252
+    in_force = [rule for rule in listed if rule["withdrawn_at"] is None]
+    assert len(in_force) == 200
+    assert {"user (bob)", "user (carol)"} < {rule["speaker"] for rule in in_force}
+    doors = {rule["text"] for rule in in_force if rule["speaker"] == "user (anna)"}
+    assert doors == {f"From now on, never open door {number} of the house." for number in range(52, 250)}
+
+
+def test_requests_to_forget_rules_take_no_rule_out_of_a_full_ledger(service: Service) -> None:
+    talk = Named(service, POLICY)
+    talk.say({"role": "user", "name": "anna", "content": "Hello."}, ANSWER)
+    rule = "From now on, answer in German."
+    talk.say({"role": "user", "name": "bob", "content": rule}, ANSWER)
+    for start in range(0, 220, 20):
+        asked = " ".join(f"Forget the rule about door {number}." for number in range(start, start + 20))
+        talk.say({"role": "user", "name": "anna", "content": asked}, ANSWER)
+    talk.say({"role": "user", "name": "carol", "content": "From now on, never call on a Sunday."}, ANSWER)
+    assert [entry["text"] for entry in talk.ledger() if entry["withdrawn_at"] is None] == [
+        rule,
+        "From now on, never call on a Sunday.",
+    ]
