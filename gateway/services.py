@@ -40,6 +40,8 @@ APART_CONNECTIONS: Final = 2
 """Connections for keys and for probes: no history is looked up on them, however many wait for the others."""
 READINGS: Final = 1
 """Large bodies of a tenant that are read at a time: they hold the interpreter, which others need too."""
+LONG_TURNS: Final = 1
+"""Histories of several turns of a tenant that are stored at a time."""
 _WARM: Final = 2
 """Connections that are open before the first request needs one."""
 _NEWEST: Final = 16
@@ -64,6 +66,7 @@ class GatewayServices:
         lookups = TenantSlots(max(1, settings.database_pool_size // 2))
         self.deadline = Deadline(settings.gateway_patience_seconds, self._probe, lookups, when_away=self._when_away)
         self.readings = TenantSlots(READINGS)
+        self.long_turns = TenantSlots(LONG_TURNS)
         self.refused_shrinks = RefusedShrinks()
         self.learning = Learning()
         self.unstored = UnstoredTurns(self.metrics)

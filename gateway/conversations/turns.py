@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from actions.caller import Caller
     from actions.input.strict_json import StrictJson
+    from actions.input.turn_bodies import Turn
     from compaction.policy import Policy
     from compaction.shapes.inner import Shape
     from gateway.answers.reading import Answered
@@ -52,6 +55,10 @@ TURN_ROWS: Final = 500
 TURN_BYTES: Final = 128 * 1024
 """Bytes of one, so that reading it keeps no other request waiting for more than some milliseconds."""
 _HANDLES: Final = "recall_handles"
+ROW_BYTES: Final = 4_096
+"""Bytes of a body that take as long to read as a row of no length."""
+REST: Final = 3
+"""Times as long as one part of a long history took to store until the next begins: other requests go on meanwhile."""
 UNREADABLE_ROW: Final = "(A message that could not be read here is left out.)"
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
@@ -248,20 +255,25 @@ async def store_rows(
 async def _store(caller: Caller, learned: Learned, answered: Answered | None) -> list[int] | None:
     """Store what is new; return its seqs, those of the answer last, None where another turn came first."""
     place = learned.place
-    rows = [with_stored_ids(row, place.stored_ids) for row in learned.history.rows[place.matched :]]
+    new = ROW_BYTES * (len(learned.history.rows) - place.matched)
+    rows = await run_aside(new, _rows_to_store, learned)
     rows[:1] = [every for row in rows[:1] for every in with_results(learned.shape, row, place.results)]
     every = [*rows, *(answered.rows if answered is not None else ())]
     parts = _parts(every)
     if not parts and place.replace_from is None:
         return []
-    undated = _said_before(learned.shape, rows) if not place.matched and not place.next_seq else 0
+    undated = await run_aside(new, _said_before, learned.shape, rows) if not place.matched and not place.next_seq else 0
     now = datetime.now(UTC)
     seqs: list[int] = []
     expected, replace_from = place.next_seq, place.replace_from
     usage = answered.usage if answered is not None and learned.has_sent_what_is_stored else None
     usage = usage if _is_usage(learned.shape, usage) else None
     appended: Appended | None = None
+    began = time.monotonic()
     for number, part in enumerate(parts):
+        if number:
+            await asyncio.sleep(REST * (time.monotonic() - began))
+            began = time.monotonic()
         fields: dict[str, Any] = {"shape": learned.shape, "expected_next_seq": expected}
         if number == len(parts) - 1 and usage is not None:
             fields |= {"usage": usage, "snapshot_version": learned.version}
@@ -286,6 +298,11 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     if appended is not None:
         wake_up(caller, place.conversation_id, queued=appended.queued)
     return seqs
+
+
+def _rows_to_store(learned: Learned) -> list[bytes]:
+    place = learned.place
+    return [with_stored_ids(row, place.stored_ids) for row in learned.history.rows[place.matched :]]
 
 
 def _said_before(shape: Shape, rows: Sequence[bytes]) -> int:
@@ -331,18 +348,16 @@ async def _append(
     services = caller.services
     policy = caller.principal.policy
     try:
-        messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
-        body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
-        turn = await run_aside(len(body), read_turn, body, policy, services.strict)
+        size = sum(map(len, rows)) + ROW_BYTES * len(rows)
+        body, turn = await run_aside(size, _read_rows, fields, rows, policy, services.strict)
     except RequestError as problem:
-        size = sum(map(len, rows))
         messages, unreadable = await run_aside(size, _readable_rows, fields["shape"], rows, policy, services.strict)
         if unreadable == len(rows):
             raise
         log.warning("gateway.rows_unreadable", count=unreadable, detail=problem.detail)
         services.metrics.unreadable_rows.inc(unreadable)
         body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
-        turn = await run_aside(len(body), read_turn, body, policy, services.strict)
+        turn = await run_aside(size, read_turn, body, policy, services.strict)
     appended = await store_turn(caller, conversation_id, turn, idempotency_key=idempotency_key, body=body)
     if appended.outcome not in {"appended", "replayed", "out_of_order"}:
         raise LostTurnError(appended.outcome)
@@ -350,6 +365,13 @@ async def _append(
         services.metrics.took(replayed=appended.outcome == "replayed", messages=len(rows), size=len(body))
         note_usage(caller, conversation_id, turn, appended, is_edit=is_edit)
     return appended
+
+
+def _read_rows(fields: dict[str, Any], rows: Sequence[bytes], policy: Policy, strict: StrictJson) -> tuple[bytes, Turn]:
+    """Return the body of a turn with rows, and the turn in it. Raises RequestError for what cannot be stored."""
+    messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
+    body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
+    return body, read_turn(body, policy, strict)
 
 
 def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: StrictJson) -> tuple[list[bytes], int]:
@@ -449,7 +471,7 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
         caller.tenant_id,
         place.conversation_id,
         [seq for seq, _ in ends],
-        [_noted_key(place, learned.keys[end - 1]) for _, end in ends],
+        await run_aside(ROW_BYTES * len(ends), lambda: [_noted_key(place, learned.keys[end - 1]) for _, end in ends]),
         last_seq=ends[-1][0] if ends else place.last_seq,
         noted=noted,
         recalls=recalls,

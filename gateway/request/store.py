@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.conversations.turns import LostTurnError, is_stored, learn
+from gateway.conversations.turns import TURN_ROWS, LostTurnError, is_stored, learn
 from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
 from gateway.recalls.calls import results
 from gateway.recalls.lineage import asker_of
@@ -62,7 +62,11 @@ async def store(services: GatewayServices, caller: Caller, learned: Learned, ans
 
     for tried in range(_TRIES):
         try:
-            kept = await learn(caller, learned, answered, begun)
+            if len(learned.history.rows) - learned.place.matched > TURN_ROWS:
+                async with services.long_turns.turn(caller.tenant_id):
+                    kept = await learn(caller, learned, answered, begun)
+            else:
+                kept = await learn(caller, learned, answered, begun)
         except RequestError as error:
             metrics.turns["not_storable"].inc()
             log.info("gateway.not_storable", detail=error.detail, conversation=conversation)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from tests.faults.installation import Installation
 
 REQUESTS: Final = 100
-MOST_SECONDS: Final = 1.5
-"""Most that the slowest of a hundred requests takes under attack, on two cores that the attack, the database and the
-providers share with the gateway."""
+MOST_TIMES: Final = 3
+"""Most times as long as without an attack that the slowest of a hundred requests takes under it."""
+LEAST_SECONDS: Final = 0.1
+"""Seconds that it may take without an attack on two cores that the attack, the database and the providers share."""
 MOST_OPEN: Final = 2
 """Requests that may fail open."""
 CONNECTIONS: Final = 150
@@ -54,9 +55,11 @@ def test_a_hostile_tenant_slows_nobody_else(installation: Installation, measured
         finally:
             attack.terminate()
             attack.join(30)
-        measured("F46 p99 of a request without an attack", before)
+        # The machine may be another one than before: the slower of two counts.
+        quiet = max(before, latencies(chat), LEAST_SECONDS)
+        measured("F46 p99 of a request without an attack", quiet)
         measured("F46 p99 of a request under attack", under_attack)
-        assert under_attack <= MOST_SECONDS
+        assert under_attack <= MOST_TIMES * quiet
 
 
 def latencies(chat: Chatter) -> float:
