@@ -125,8 +125,9 @@ async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -
     size = sum(len(original.content) for side in sides for original in side.tail)
     size += reading_bytes((rule.text for rule in rules), size)
     weight, code = CallWeight(ratio, fixed), frame_code(caller.tenant_id, conversation_id)
-    rendered = [await run_aside(size, _render, side, rules, weight, policy, sent, code) for side in sides]
-    apart = await run_aside(size, difference, *(view for _, view in rendered))
+    async with caller.services.search_slots.acquire(caller.tenant_id):
+        rendered = [await run_aside(size, _render, side, rules, weight, policy, sent, code) for side in sides]
+        apart = await run_aside(size, difference, *(view for _, view in rendered))
     contexts = [context for context, _ in rendered]
     of_rules = only_in(contexts[0].rules.ids, contexts[1].rules.ids)
     return ComparisonOut(

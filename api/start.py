@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from api.app import create_app
 from runtime.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from runtime.http.listening import check_port_is_free
 from runtime.release import VERSION
+from runtime.threads import SWITCH_SECONDS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -59,6 +61,7 @@ def create_served_app() -> Litestar:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     return app
 
 

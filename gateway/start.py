@@ -15,6 +15,7 @@ from gateway.app import create_gateway
 from runtime.http.bounded_http import IDLE_SECONDS, BoundedHttp
 from runtime.http.listening import check_port_is_free
 from runtime.release import VERSION
+from runtime.threads import SWITCH_SECONDS
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-SWITCH_SECONDS: Final = 0.001
-"""Seconds after which a thread that reads a large body lets the event loop go on; Python has five times that."""
 _GC_THRESHOLDS: Final = (10_000, 20, 50)
 """Requests make many objects and hardly a cycle, as in the API."""
 

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 LARGE_BYTES: Final = 256 * 1024
 """Bytes from which on parsing takes tens of milliseconds."""
+SWITCH_SECONDS: Final = 0.001
+"""Seconds after which a thread that computes lets the event loop go on; Python has five times that."""
 
 
 async def run_aside(size: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Search slots: how many recalls of one tenant a process computes at a time."""
+"""Search slots: how many recalls and comparisons of one tenant a process computes at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SearchSlots:
             except TimeoutError:
                 raise RequestError(
                     "rate_limited",
-                    f"{self._at_once} recalls of this tenant are computed at a time, and none has ended for"
+                    f"{self._at_once} recalls or comparisons of a tenant are computed at a time, and none has ended for"
                     f" {self._wait_seconds:g} s.",
                     retry_after=RETRY_AFTER_SECONDS,
                 ) from None

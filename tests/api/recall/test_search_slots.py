@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
 from actions.background.search_slots import SearchSlots
 from runtime.errors import RequestError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from uuid import UUID
+
+    from tests.support.service.running_api import Service
 
 TENANT, OTHER = uuid4(), uuid4()
 
@@ -44,3 +51,19 @@ def test_a_search_that_waits_too_long_is_answered_429_and_leaves_no_slot_taken()
             pass
 
     asyncio.run(run())
+
+
+def test_a_comparison_waits_for_the_searches_of_its_tenant(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[object] = []
+    acquire = SearchSlots.acquire
+
+    def counted(slots: SearchSlots, tenant_id: UUID) -> AbstractAsyncContextManager[None]:
+        taken.append(tenant_id)
+        return acquire(slots, tenant_id)
+
+    monkeypatch.setattr(SearchSlots, "acquire", counted)
+    path = service.conversation()
+    service.append(path, {"role": "user", "content": "Hello."})
+    answer = service.client.post(f"{path}/comparisons", json={"versions": [0, 0], "seq": 0})
+    assert answer.status_code == 200
+    assert len(taken) == 1
