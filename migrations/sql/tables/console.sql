@@ -1,6 +1,6 @@
 -- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
--- Who is signed in to the console. A session stands for the key that began it and ends with it; a ticket is a sign-in that
--- may be taken once. Nothing of what the browser holds is kept but its hash.
+-- Sessions of the console. A session stands for the key that began it and ends with it; a ticket is a sign-in that may be
+-- taken once. Of the browser's token only the hash is stored.
 create table console_sessions (
     token_hash bytea constraint pk_console_sessions primary key,
     tenant_id uuid not null,
@@ -20,8 +20,8 @@ create policy background on console_sessions to palimpsest_background using (tru
 grant select, insert, update (ended_at) on console_sessions to palimpsest_service;
 grant select, update (ended_at), delete on console_sessions to palimpsest_background;
 
--- What operators did, for good: ids and numbers, none of what anybody said. It outlives the erasure of the conversation.
--- subject_key_id is the key that was made or revoked, subject_id the webhook.
+-- What operators did, kept for good: ids and numbers, no words. Rows outlive the erasure of the conversation. subject_key_id
+-- is the key that was made or revoked, subject_id the webhook.
 create table operator_actions (
     id uuid constraint pk_operator_actions primary key,
     tenant_id uuid not null,

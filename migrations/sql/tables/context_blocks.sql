@@ -1,7 +1,7 @@
 -- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
--- Context that came with a turn and is not history; seq is the turn's last request, or its last message. carried_until is
--- the seq of the turn that ended its being carried over (a newer block of the same source, or too many of them); an edit that
--- supersedes that turn brings it back.
+-- Context that came with a turn and is not history. seq is the turn's last request, or its last message. carried_until is the
+-- seq of the turn that ended the carry-over, by a newer block of the source or by too many of them; an edit that supersedes
+-- that turn undoes it.
 create table context_blocks (
     id uuid constraint pk_context_blocks primary key,
     tenant_id uuid not null,
@@ -37,7 +37,7 @@ create policy background_erases on context_blocks to palimpsest_background using
 grant select, insert, update (summary, summarized_at, carried_until, superseded_at) on context_blocks to palimpsest_service;
 grant select (conversation_id), delete on context_blocks to palimpsest_background;
 
--- What the last assembly of a conversation was made of; overwritten, and lost without harm.
+-- The parts of the last assembled payload of each conversation. Rows are overwritten, and may be lost.
 create table assemblies (
     conversation_id uuid constraint pk_assemblies primary key
         constraint fk_assemblies_conversation_id_conversations references conversations (id),

@@ -60,19 +60,18 @@ create table conversations (
     held_by_restore boolean not null default false,
     -- The cap on tool results that context_tokens were counted with.
     counted_cap integer,
-    -- Set on a tombstone: what was said is gone, and nobody sees the row.
+    -- Set when the conversation was erased: its words are gone, and row-level security hides the row.
     erased_at timestamptz,
-    -- What was dropped without a summary is named in every context, until something else stands for it: "3-17, 20", null
-    -- for nothing. It changes with the head alone, so that reading a context costs nothing more.
+    -- Seqs of messages that were dropped without a summary, as "3-17, 20"; null = none. Every context names them. It changes
+    -- with the head alone.
     left_out text,
-    -- What a client sends beside the messages and does not store, a system prompt, tools, is learned: unstored_tokens, in
-    -- tokens as the API counts them, unlike fixed_tokens, which are estimated of what is stored. last_count has the estimate
-    -- and the count of the last call that was learned from; measured_seq is the next seq after the turn that brought the last
-    -- count.
+    -- unstored_tokens: tokens of a system prompt and tools that the client sends without storing them, learned from the API's
+    -- counts, and in its tokens; fixed_tokens are estimated from those that are stored. last_count: estimates and counts of the
+    -- last calls that were learned from. measured_seq: the next seq after the turn with the last count.
     unstored_tokens integer not null default 0,
     last_count integer[],
     measured_seq integer not null default 0,
-    -- What was over the budget when it was restored is held although not all of it is served.
+    -- The restored head was over the budget already, so it is held although not all of it is served.
     restored_over_budget boolean not null default false,
     -- The shape of the API whose messages the conversation began with; null = the Messages API's.
     shape text constraint ck_conversations_shape check (shape in ('chat', 'responses')),

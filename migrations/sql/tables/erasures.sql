@@ -1,6 +1,6 @@
 -- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
--- What is left to tell of an erasure: ids and counts. Each row's proof takes in the one before it (number - 1) of its tenant,
--- so that none can be changed or left out unnoticed.
+-- The record of an erasure: ids and counts. Each row's proof takes in the one before it (number - 1) of its tenant, so that a
+-- change or a missing row is noticed.
 create table erasures (
     id uuid constraint pk_erasures primary key,
     tenant_id uuid not null constraint fk_erasures_tenant_id_tenants references tenants (id),

@@ -7,7 +7,7 @@ create table gateway_conversations (
         constraint fk_gateway_conversations_conversation_id_conversations references conversations (id),
     tenant_id uuid not null,
     circle bytea not null,
-    -- The conversation that this one went on from, in words of its own or beside it; null for none.
+    -- The conversation that this one is a branch of; null for none.
     branch_of uuid,
     created_at timestamptz not null default now()
 );
@@ -20,7 +20,7 @@ create policy background_erases on gateway_conversations to palimpsest_backgroun
 grant select, insert on gateway_conversations to palimpsest_service;
 grant select (conversation_id), delete on gateway_conversations to palimpsest_background;
 
--- outcome and the columns after it stand at the last message of each request that was answered.
+-- The keys of messages. outcome and the columns after it are set at the last message of each request that was answered.
 create table gateway_prefixes (
     tenant_id uuid not null,
     conversation_id uuid not null
@@ -45,9 +45,9 @@ grant select, insert, update (key, outcome, saved_tokens, head_version, retried,
     to palimpsest_service;
 grant select (conversation_id), delete on gateway_prefixes to palimpsest_background;
 
--- Answers within which calls of recall were answered by the gateway: messages seq to through_seq, in whose place the client has
--- the rows in shown, resent of which it sends again (null: it has not yet). results are blocks that the message after them
--- begins with, which the client does not have: those of calls that stood beside its own.
+-- Answers within which the gateway answered calls of recall: messages seq to through_seq. The client has the rows in `shown`
+-- in their place, and sends `resent` of them again (null: not yet). `results` are blocks that the next message begins with and
+-- the client does not have: those of calls beside its own.
 create table gateway_recalls (
     tenant_id uuid not null,
     conversation_id uuid not null

@@ -36,8 +36,8 @@ grant select, insert, update (superseded_at) on messages to palimpsest_service;
 grant select (conversation_id, seq, created_at, superseded_at), delete on messages to palimpsest_background;
 grant select (tenant_id, conversation_id, seq, role, tokens, created_at, superseded_at) on messages to palimpsest_auditor;
 
--- What a check knows of images and files: of each message in force that has any, and of each snapshot. Nothing is written, and
--- nothing read, for a message or a conversation without.
+-- Images and files of each message in force that has any, for the check. Messages and conversations without media cost
+-- nothing.
 create table message_media (
     tenant_id uuid not null,
     conversation_id uuid not null,

@@ -1,6 +1,6 @@
 -- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
--- The terms of stretches of a conversation, as its search reads them. Made from the messages at any time again: what is not
--- there is searched all the same. They are words of the messages, so they are erased with these.
+-- The search index of recall: terms of stretches of a conversation. It can be made from the messages again, and stretches
+-- without a row are searched all the same. It has words of the messages and is erased with them.
 create table recall_segments (
     tenant_id uuid not null,
     conversation_id uuid not null
@@ -34,7 +34,7 @@ create table recall_requests (
     kind text not null constraint ck_recall_requests_kind check (kind in ('query', 'ref', 'pattern')),
     asked text not null,
     refs text[] not null,
-    -- The messages of these passages, and for each that the context did not show: the step and the run that had taken it out.
+    -- The messages of the passages; for each that the context did not show, the step and the run that took it out.
     seqs integer[] not null,
     left_by text[] not null,
     left_in uuid[] not null,

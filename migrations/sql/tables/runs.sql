@@ -1,7 +1,7 @@
 -- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
--- The jobs. One by hand may ask for a strategy and carry instructions; one after an overflow starts from the version before
--- it (base_version) and has to stay within what the model took; one for a context block (block_id) leaves the conversation's
--- own runs alone.
+-- The jobs. A run by hand may have a strategy and instructions. A run after an overflow starts from the version before it
+-- (base_version) and has to stay within what the model took (target_tokens). A run for a context block (block_id) does not
+-- count as the conversation's active one.
 create table runs (
     id uuid constraint pk_runs primary key,
     tenant_id uuid not null,
@@ -36,8 +36,8 @@ create table runs (
     base_version integer,
     target_tokens integer,
     block_id uuid constraint fk_runs_block_id_context_blocks references context_blocks (id),
-    -- What calls under way may cost at most, and what those that have ended cost until their step is recorded. It counts while
-    -- the run's lease holds: what a worker leaves behind that died comes free by itself.
+    -- The most that calls under way may cost, and the cost of ended ones until their step is recorded. Reservations count while
+    -- the lease holds, so those of a dead worker expire with it.
     reserved_tokens bigint not null default 0,
     reserved_cost_usd numeric(14, 6) not null default 0,
     not_before timestamptz,
@@ -120,8 +120,8 @@ grant select (tenant_id, run_id, step_no, name, state, reason, attempt, snapshot
     messages_before, messages_after, results_cut, summarizer, model, prompt_version, model_calls, model_input_tokens,
     model_output_tokens, cost_usd, duration_ms, created_at) on run_steps to palimpsest_auditor;
 
--- Summaries that wait for another day's budget, each with the run that met its end: of a conversation, to be made from
--- base_version, or of a context block. One that nobody waits for any more is done.
+-- Summaries that wait for another day's budget, each with the run that ran out of it: of a conversation, to be made from
+-- base_version, or of a context block. done_at is set when the summary is no longer needed.
 create table waiting_summaries (
     run_id uuid constraint pk_waiting_summaries primary key
         constraint fk_waiting_summaries_run_id_runs references runs (id) on delete cascade,
@@ -138,7 +138,7 @@ create table waiting_summaries (
 create unique index uq_waiting_summaries_conversation_id on waiting_summaries (conversation_id)
     where block_id is null and done_at is null;
 create unique index uq_waiting_summaries_block_id on waiting_summaries (block_id) where done_at is null;
--- Also of what is done: a block that is erased is looked for here.
+-- Done ones too: the removal of a block looks for them.
 create index ix_waiting_summaries_block_id on waiting_summaries (block_id) where block_id is not null;
 create index ix_waiting_summaries_tenant_id on waiting_summaries (tenant_id) where done_at is null;
 create index ix_waiting_summaries_not_before on waiting_summaries (not_before) where done_at is null;
@@ -150,10 +150,9 @@ create policy background on waiting_summaries for select to palimpsest_backgroun
 grant select, insert, update (not_before, done_at) on waiting_summaries to palimpsest_service;
 grant select on waiting_summaries to palimpsest_background;
 
--- Summaries that are not urgent, asked for at half price: one row is one Message Batch at the provider, from the wish for it
--- to its end. What it was made of is in zone_messages, part_ends and fingerprint; the answers are kept from the moment they
--- are known until they are in a snapshot, or of no use. Attempts are counted before they are made; next_attempt_at says when
--- another one is due should nobody tell how this one went. What is reserved counts while the batch is open.
+-- Summaries at half price, a row for each Message Batch at the provider. zone_messages, part_ends and fingerprint say what it
+-- was made of. Answers are kept until they are in a snapshot or of no use. Attempts are counted before they are made;
+-- next_attempt_at is when the next one is due if the outcome stays unknown. Reservations count while the batch is open.
 create table model_batches (
     id uuid constraint pk_model_batches primary key,
     tenant_id uuid not null,
@@ -214,8 +213,8 @@ grant select (id, tenant_id, conversation_id, state, provider_batch_id, next_att
     (state, fingerprint, canary, answers, attempts, failures, next_attempt_at, reason, error, finished_at), delete on
     model_batches to palimpsest_background;
 
--- What a tenant's model calls came to on a day (UTC). Written by count_model_usage alone, in the transaction that records a
--- step, so that it is always the sum of the audit.
+-- Model calls of a tenant by day (UTC). count_model_usage writes it in the transaction that records a step, so that it is the
+-- sum of the audit.
 create table model_usage (
     tenant_id uuid,
     day date,
@@ -233,8 +232,8 @@ create policy background on model_usage to palimpsest_background using (true) wi
 grant select on model_usage to palimpsest_service;
 grant select, insert, update on model_usage to palimpsest_background;
 
--- Workers and sweepers, as they tell of themselves every few seconds; summarizer and model are what a worker makes summaries
--- with, as its own environment has it. Nothing of a tenant is in it, and nothing is lost with it.
+-- Workers and sweepers, with their heartbeats; summarizer and model are those of a worker's own environment. Rows hold nothing
+-- of a tenant, and may be lost.
 create table processes (
     id uuid constraint pk_processes primary key,
     kind text not null constraint ck_processes_kind check (kind in ('worker', 'sweeper')),

@@ -33,7 +33,7 @@ create table snapshot_parts (
     media bigint[],
     constraint pk_snapshots primary key (conversation_id, version)
 );
--- Whether anything still names a run that is to be removed.
+-- To find out whether a snapshot names a run that is to be removed.
 create index ix_snapshots_run_id on snapshot_parts (run_id);
 alter table snapshot_parts alter column coverage set statistics 0, alter column summary set statistics 0,
     alter column prefix_hash set statistics 0, alter column pins set statistics 0, alter column part set statistics 0,
@@ -58,12 +58,12 @@ create table waiting_snapshots (
     conversation_id uuid constraint pk_waiting_snapshots primary key
         constraint fk_waiting_snapshots_conversation_id_conversations references conversations (id),
     tenant_id uuid not null,
-    -- Null where nothing waits any more.
+    -- Null if no snapshot waits.
     version integer,
     head_version integer not null,
     edits integer not null,
     pins uuid[] not null,
-    -- Seconds that the prompt cache lives, and when it is gone if nothing is said until then.
+    -- Lifetime of the prompt cache in seconds, and when it is cold if no turn comes until then.
     lifetime integer not null,
     cold_at timestamptz not null
 );

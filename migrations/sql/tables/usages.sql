@@ -5,12 +5,12 @@ create table turn_usages (
     tenant_id uuid not null,
     conversation_id uuid
         constraint fk_turn_usages_conversation_id_conversations references conversations (id),
-    -- Of the turn's first message.
+    -- The turn's first message.
     seq integer,
-    -- That the call was made with; where nobody said, the head when this was written.
+    -- The version that the call was made with; if it is unknown, the head when the row was written.
     snapshot_version integer not null,
     input_tokens integer not null,
-    -- Of these, read from a cache and written to one; null where the usage does not say.
+    -- Of the input tokens, those read from a cache and written to one; null if the usage does not tell.
     cached_tokens integer,
     written_tokens integer,
     output_tokens integer not null,
@@ -18,13 +18,13 @@ create table turn_usages (
     answered_at timestamptz not null,
     -- Null until it is reckoned.
     reckoned_at timestamptz,
-    -- That this call and the one before it begin with; null where that is not known.
+    -- Tokens that this call and the one before it begin with; null if unknown.
     prefix_tokens integer,
-    -- Those of them that a cache still had.
+    -- Those of them that a cache should still have had.
     expected_tokens integer,
-    -- That messages have which the context does not show, less what stands for them.
+    -- Tokens of messages that the context does not show, less those of what stands for them.
     saved_tokens integer,
-    -- Of the input; null where nobody knows the model's price. With the cache as it was, and as if there were none.
+    -- Cost of the input; null if the model's price is unknown. Savings with the cache as it was, and as if there were none.
     cost_usd numeric(14, 6),
     saved_usd numeric(14, 6),
     saved_uncached_usd numeric(14, 6),

@@ -18,8 +18,7 @@ create policy tenant on webhooks
 grant select, insert, update (removed_at) on webhooks to palimpsest_service;
 
 -- One event for one webhook: written in the transaction that ends the run, sent after it. A run that is retried ends again.
--- Attempts are counted before they are made; next_attempt_at says when another one is due should nobody tell how this one
--- went.
+-- Attempts are counted before they are made; next_attempt_at is when the next one is due if the outcome stays unknown.
 create table webhook_deliveries (
     id uuid constraint pk_webhook_deliveries primary key,
     tenant_id uuid not null,
