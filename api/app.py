@@ -35,6 +35,7 @@ from api.routes import (
 from api.routes.administration import dead_letters, erasures, keys, tenant, usage, webhooks
 from api.schema.documentation import RawSchemaPlugin
 from api.schema.openapi_document import SECURITY, openapi_config
+from runtime.http.access_log import AccessLog
 from runtime.http.security_headers import SecurityHeaders
 from runtime.settings import Ahead, read_once
 
@@ -72,7 +73,13 @@ def create_ahead(settings: Settings) -> None:
 def furnished(app: Litestar, settings: Settings) -> Litestar:
     """Return the application that `routed` made, with the services that its routes share and what surrounds them."""
     services = app.state.services = Services(settings)
-    app.asgi_handler = surround(app, services.metrics, SecurityHeaders(settings.hsts_seconds), services.under_way)
+    app.asgi_handler = surround(
+        app,
+        services.metrics,
+        SecurityHeaders(settings.hsts_seconds),
+        services.under_way,
+        AccessLog(settings.access_log),
+    )
     return app
 
 

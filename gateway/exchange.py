@@ -20,6 +20,7 @@ from gateway.request.relay import AnswerRelay, AnswerWriter
 from runtime import ids
 from runtime.errors import RequestError
 from runtime.held_bytes import HeldBytes
+from runtime.http.access_log import AccessLog
 from runtime.http.problem_documents import status_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class PassedRequest:
         """Answer the request."""
         patience = self._services.settings.gateway_reader_seconds
         writer = AnswerWriter(send, self._door, patience_seconds=patience)
+        started = time.perf_counter()
         try:
             await self._run(receive, writer)
         except DoorError as error:
@@ -68,6 +70,9 @@ class PassedRequest:
                 writer.cut_off(error)
         finally:
             self._hold.give_back()
+            tenant_id = None if self._caller is None else self._caller.tenant_id
+            access_log = AccessLog(self._services.settings.access_log)
+            access_log.add(self._method, self._door.name, writer.status, time.perf_counter() - started, tenant_id)
 
     async def _run(self, receive: Receive, writer: AnswerWriter) -> None:
         """Answer the request. Raises DoorError, RequestError, CutOffError and GoneError for what ends it early."""

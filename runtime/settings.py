@@ -163,6 +163,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=LAST_PORT)
     """Port the API listens on."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    access_log: bool = True
+    """Whether API and gateway log a line for each request but those for health and metrics: method, route, status,
+    milliseconds, tenant and request id; never a body or a query."""
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1_024)
     """Bytes of one request body, counted as they come; reading one takes up to ten times as many in memory. The
     Messages API takes 32 MB with the whole history in them, of which a turn brings what is new."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from actions.monitoring.metrics import Metrics
     from runtime.held_bytes import BytesUnderWay
+    from runtime.http.access_log import AccessLog
     from runtime.http.security_headers import SecurityHeaders
 
 UNMATCHED: Final = "unmatched"
@@ -38,7 +39,9 @@ _OTHER: Final = re.compile(rb"//|/\.{0,2}\Z|/\.{1,2}/|%(?:2[def]|3[0-9]|[46][1-9
 characters encoded that stand for themselves (RFC 3986, 2.3)."""
 
 
-def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_way: BytesUnderWay) -> ASGIApp:
+def surround(
+    app: Litestar, metrics: Metrics, security: SecurityHeaders, under_way: BytesUnderWay, access_log: AccessLog
+) -> ASGIApp:
     """Return the application's ASGI handler with its surroundings.
 
     Every request gets an id, in its answer, in the log, and with the run that it leads to; HEAD is answered like GET;
@@ -87,9 +90,10 @@ def surround(app: Litestar, metrics: Metrics, security: SecurityHeaders, under_w
                 await inner(request, receive, send_with_id)
         finally:
             hold.give_back()
+            route, seconds = request.get("path_template") or UNMATCHED, time.perf_counter() - started
+            access_log.add(method, route, status, seconds, getattr(request.get("user"), "tenant_id", None))
             structlog.contextvars.reset_contextvars(**bound)
-            route = request.get("path_template") or UNMATCHED
-            metrics.answered(method, route, status, time.perf_counter() - started)
+            metrics.answered(method, route, status, seconds)
             if span is not None:
                 span.end(method, route, status)
 

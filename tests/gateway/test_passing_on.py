@@ -315,6 +315,11 @@ def test_provider_that_is_away(room: Room) -> None:
         assert (line["status"], line["door"]) == (502, "messages")
         assert line["request_id"] == answer.headers["x-palimpsest-request"]
         assert line["why"] in answer.json()["error"]["message"]
+        (line,) = [line for line in logs if line["event"] == "request.answered"]
+        assert (line["method"], line["route"], line["status"]) == ("POST", "messages", 502)
+        assert line["request_id"] == answer.headers["x-palimpsest-request"]
+        assert line["tenant_id"] == str(room.tenant.id)
+        assert "nobody there" not in str(line)
         counted = other.client.get("/metrics").text
         assert 'palimpsest_gateway_refused_total{door="messages",status="502"} 1.0' in counted
         # A rate needs what was there before the first one.
