@@ -13,7 +13,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from gateway.doors import CHAT, MESSAGES, RELAYED, door_of, error_body, error_headers, no_door
 from gateway.exchange import PassedRequest
-from gateway.guardrails.headroom import CompressRequest, RetrieveRequest
 from gateway.guardrails.litellm import GuardrailRequest
 from gateway.relaying import RelayedRequest
 from gateway.request.relay import IS_CUT_OFF
@@ -34,8 +33,6 @@ log = structlog.get_logger()
 _encode: Final = msgspec.json.Encoder().encode
 ANSWERED: Final[Mapping[str, type[PassedRequest]]] = {
     "litellm": GuardrailRequest,
-    "compress": CompressRequest,
-    "retrieve": RetrieveRequest,
     RELAYED: RelayedRequest,
 }
 """Doors whose requests go on to no provider, or go on unread."""

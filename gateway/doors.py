@@ -114,18 +114,14 @@ _RELAYED: Final = [
     for method in methods.split()
 ]
 GUARDRAIL: Final = Door("chat", "/beta/litellm_basic_guardrail_api", "litellm", is_conversation=False)
-COMPRESS: Final = Door("chat", "/v1/compress", "compress", is_conversation=False)
-_ANSWERED: Final[Mapping[str, Door]] = {door.end: door for door in (GUARDRAIL, COMPRESS)}
+_ANSWERED: Final[Mapping[str, Door]] = {door.end: door for door in (GUARDRAIL,)}
 """What the gateway answers by itself; the whole path stands where others have its end."""
-RETRIEVE: Final = "/v1/retrieve/"
 
 
 def door_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> Door | None:
     """Return the door of a request, None for none; models are those of the provider whose headers the client sends."""
     if method == "POST" and (door := _POSTED.get(path) or _ANSWERED.get(path)) is not None:
         return door
-    if method == "GET" and path.startswith(RETRIEVE):
-        return Door("chat", path, "retrieve", is_conversation=False)
     if method in {"GET", "HEAD"} and _MODELS.match(path):
         return Door(_shape_of(headers), path.removeprefix("/v1"), "models", is_conversation=False)
     return _relayed(method, path, headers)

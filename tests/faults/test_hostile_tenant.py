@@ -49,7 +49,7 @@ def test_a_hostile_tenant_slows_nobody_else(installation: Installation, measured
         attack = get_context("spawn").Process(target=attack_with_everything, args=(process.url, hostile), daemon=True)
         attack.start()
         try:
-            eventually(lambda: counted(room, 'palimpsest_gateway_requests_total{door="compress"') > 0)
+            eventually(lambda: counted(room, 'palimpsest_gateway_requests_total{door="litellm"') > 0)
             under_attack = latencies(chat)
             assert attack.is_alive()
         finally:
@@ -104,11 +104,11 @@ def unknown_histories(url: str, key: str, over: Event) -> None:
 
 
 def crowded_bodies(url: str, key: str, over: Event) -> None:
-    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{}] * 500_000}).encode()
+    body = json.dumps({"input_type": "request", "structured_messages": [{}] * 500_000}).encode()
     with httpx2.Client(base_url=url, headers={"x-api-key": key}, timeout=60) as client:
         while not over.is_set():
             with suppress(httpx2.HTTPError):
-                client.post("/v1/compress", content=body)
+                client.post("/beta/litellm_basic_guardrail_api", content=body)
 
 
 def trickles(url: str, key: str, over: Event, stack: ExitStack) -> None:

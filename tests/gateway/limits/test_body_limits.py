@@ -91,13 +91,6 @@ def test_guardrails_leave_crowded_bodies_as_they_are(room: Room) -> None:
     texts = {"input_type": "request", "texts": [0] * 2_000_000, "structured_messages": []}
     answer = room.client.post("/beta/litellm_basic_guardrail_api", content=json.dumps(texts).encode())
     assert (answer.json(), answer.headers["x-palimpsest-outcome"]) == ({"action": "NONE"}, "failed_open")
-    rows = [{"role": "user", "content": "x"}, *[{}] * 300_000]
-    answer = room.client.post("/v1/compress", content=json.dumps({"messages": rows}).encode())
-    told = answer.json()
-    assert answer.headers["x-palimpsest-outcome"] == "failed_open"
-    assert (told["messages"], told["tokens_saved"], told["ccr_hashes"]) == (rows, 0, [])
-    refused = room.client.post("/v1/compress", content=b'{"rows":' + listed(b"{}", 300_000) + b"}")
-    assert refused.status_code == 400
 
 
 COUNTED: Final = {
