@@ -60,9 +60,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """False replaces summaries by dropping down to `max_conversation_messages` (S12)."""
     compaction_threshold_tokens: Annotated[int, Meta(ge=1, le=100_000_000)] = 80_000
     """Tokens; a summary is due once the context is strictly over it (S3)."""
-    batch_threshold_ratio: Share = 0.75
-    """Share of `compaction_threshold_tokens` over which the summarizer `anthropic-batch` has a summary made ahead of
-    time, at half price; and of each threshold of tokens, over which a pause is used (`swap`). 1 = never."""
+    pause_threshold_ratio: Share = 0.75
+    """Share of each threshold of tokens over which a pause is used to compact ahead of it (`swap`). 1 = never."""
     protected_tail_messages: Annotated[int, Meta(ge=1, le=10_000)] = 6
     """Newest messages that a summary never touches; at least one, the newest (S4)."""
     tool_preview_head_chars: Characters = 500
@@ -161,9 +160,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Seconds that the prompt cache of the model that the chat product calls lives: 3600 for the hour's, 0 for none."""
 
     @property
-    def batch_threshold_tokens(self) -> int:
-        """Tokens over which a summary is made ahead of time, where that is done at all."""
-        return int(self.compaction_threshold_tokens * self.batch_threshold_ratio)
+    def pause_threshold_tokens(self) -> int:
+        """Tokens over which a summary is made in a pause, ahead of the threshold."""
+        return int(self.compaction_threshold_tokens * self.pause_threshold_ratio)
 
     @property
     def trim_threshold_tokens(self) -> int:

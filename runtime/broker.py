@@ -26,7 +26,6 @@ QUEUES: Final = tuple(Queue)
 CHECK_TASK: Final = "palimpsest.check"
 RUN_TASK: Final = "palimpsest.run"
 DELIVER_TASK: Final = "palimpsest.deliver"
-BATCH_TASK: Final = "palimpsest.batch"
 
 BATCH: Final = 100
 """Conversations that one check task carries: taking a message from the broker costs a worker as much as 40 checks."""

@@ -24,7 +24,6 @@ Point = Literal[
     "snapshot.committed",
     "run.ended",
     "sweep.started",
-    "batch.sent",
 ]
 """A place in the product's flow, `noun.participle`: it was just done when the point is reached."""
 

@@ -28,8 +28,6 @@ from runtime.summarizers import (
 )
 from runtime.token_prices import Price, TokenPrices
 
-BATCH_RETENTION_LEAST_DAYS: Final = 3.0
-"""Longer than the 48 hours after which a batch that cannot be found is given up."""
 LAST_PORT: Final = 65_535
 
 
@@ -99,10 +97,9 @@ class Settings(BaseSettings):
     """Redis, with `maxmemory-policy noeviction`; or the Sentinels that know which Redis is the master:
     `sentinel://user:password@one:26379,two:26379/0?master_name=…`."""
     summarizer: str | None = None
-    """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-batch` has summaries
-    made ahead of time at half price: docs/operations.md has its two watermarks. `anthropic-native` is the API's
-    own compaction, by the model of each conversation: docs/content.md says what the chat product has to send then.
-    `openai` asks whatever speaks Chat Completions (docs/summarizers.md); needs the extra `openai`."""
+    """None picks `anthropic` where ANTHROPIC_API_KEY is set and `extractive` elsewhere. `anthropic-native` is the
+    API's own compaction, by the model of each conversation: docs/content.md says what the chat product has to send
+    then. `openai` asks whatever speaks Chat Completions (docs/summarizers.md); needs the extra `openai`."""
     summarizer_model: str | None = None
     """Model that summaries are asked of, and by `anthropic-native` for conversations that name none. Not set:
     `claude-haiku-4-5`, with `openai` `gpt-6-luna`."""
@@ -246,9 +243,6 @@ class Settings(BaseSettings):
     """Hours for which a turn sent again with the same Idempotency-Key is recognized."""
     webhook_delivery_retention_days: float = Field(default=30.0, ge=0)
     """Days for which ended webhook deliveries are kept. 0 = for good."""
-    batch_retention_days: float = Field(default=30.0, ge=0)
-    """Days for which message batches that are over are kept, at least 3: a batch whose worker ended while it was being
-    sent is looked for among those that nobody else has. 0 = for good."""
     run_retention_days: float = Field(default=0.0, ge=0)
     """Days for which ended runs and their steps are kept, unless a snapshot names them. 0 = for good."""
     snapshot_retention_days: float = Field(default=0.0, ge=0)
@@ -335,6 +329,8 @@ class Settings(BaseSettings):
     @field_validator("summarizer")
     @classmethod
     def _summarizer_is_there(cls, value: str | None) -> str | None:
+        if value == "anthropic-batch":
+            raise ValueError("`anthropic-batch` was removed; use `anthropic`, which asks the same model at once")
         # To look for those that are installed beside it reads what every package says of itself.
         if value is not None and value not in SUMMARIZERS and value not in (known := summarizer_names()):
             raise ValueError(f"there are {', '.join(known)}")
@@ -353,13 +349,6 @@ class Settings(BaseSettings):
     @classmethod
     def _rate_limit_can_be_read(cls, value: str) -> str:
         return read_rate_limit(value)
-
-    @field_validator("batch_retention_days")
-    @classmethod
-    def _batches_are_known_while_one_is_looked_for(cls, value: float) -> float:
-        if 0 < value < BATCH_RETENTION_LEAST_DAYS:
-            raise ValueError(f"must be 0 or at least {BATCH_RETENTION_LEAST_DAYS:g}")
-        return value
 
     @field_validator("tracing")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-SUMMARIZERS: Final = ("anthropic", "anthropic-batch", "anthropic-native", "openai", "extractive", "none")
+SUMMARIZERS: Final = ("anthropic", "anthropic-native", "openai", "extractive", "none")
 """Those that come with the service; others are installed next to it."""
 Provider = Literal["anthropic", "openai"]
 """Whose API a summarizer speaks, whoever answers it."""

@@ -13,7 +13,7 @@ from celery.exceptions import Reject
 from sqlalchemy.exc import SQLAlchemyError
 
 from runtime import ids
-from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
+from runtime.broker import CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
 from runtime.fault_points import pause_for_test
 from runtime.log import fault
 from runtime.settings import Ahead, read_once
@@ -24,7 +24,7 @@ from store.runs.summary_places import Places
 from worker.checks import Checker
 from worker.database import Database
 from worker.metrics import METRICS
-from worker.parts import choose_model, choose_summarizer, choose_ways, summaries_ahead
+from worker.parts import choose_model, choose_summarizer, choose_ways
 from worker.process import place
 from worker.process.progress import Progress
 from worker.runs.budgets import Budgets
@@ -65,14 +65,12 @@ class TaskServices:
             budgets=Budgets(self.database, settings),
             swapping=Swapping(settings, self.database),
         )
-        self.ahead = summaries_ahead(settings, self.resources, holder=self.holder, wake=self._wake_ahead)
-        self.dispatcher = Dispatcher(self.resources, choose_ways(settings), ahead=self.ahead)
+        self.dispatcher = Dispatcher(self.resources, choose_ways(settings))
         self.checker = Checker(
             self.database,
             settings.policy,
             holder=self.holder,
             lease_seconds=settings.lease_seconds,
-            ahead=self.ahead,
             pausing=Pausing(settings),
         )
         self._places = Places(settings.summaries_per_tenant, settings.summaries_overall)
@@ -132,9 +130,6 @@ class TaskServices:
 
     def _wake(self, lease: Lease) -> None:
         self._send(lease.run_id, lease.tenant_id)
-
-    def _wake_ahead(self, tenant_id: UUID, wish_id: UUID) -> None:
-        self._tell(BATCH_TASK, tenant_id, wish_id)
 
     def _send(self, run_id: UUID, tenant_id: UUID) -> None:
         self._tell(RUN_TASK, tenant_id, run_id)
@@ -218,16 +213,6 @@ def create_app(settings: Settings | None = None) -> Celery:
         services.offer_place(lease)
         # Whatever came meanwhile was left to this run.
         services.checker.check([lease.conversation_id], services.dispatcher.execute)
-
-    @app.task(base=base, bind=True, shared=False, name=BATCH_TASK)
-    def advance(task: ServiceTask, tenant_id: str, batch_id: str) -> None:
-        """Take a summary that was asked for ahead of time a step further."""
-        services = task.services
-        if services.resources.calls.stopping:
-            raise Reject("the worker stops", requeue=True)
-        conversation_id = services.ahead.advance(UUID(tenant_id), UUID(batch_id), services.dispatcher.execute)
-        if conversation_id is not None:
-            services.checker.check([conversation_id], services.dispatcher.execute)
 
     @app.task(base=base, bind=True, shared=False, name=DELIVER_TASK)
     def deliver(task: ServiceTask, tenant_id: str, delivery_id: str) -> None:

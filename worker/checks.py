@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from compaction.overrides import InForce, in_force
-from compaction.steps.ladder import batch_is_due, decide
+from compaction.steps.ladder import decide
 from compaction.steps.runs import RunKind, RunTrigger
 from runtime.log import fault
 from store.conversations import conversations, snapshots, waiting
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from store.conversations.conversations import CheckState
     from store.runs.runs import Lease, LeaseHolder
     from worker.database import Database
-    from worker.runs.ahead import SummariesAhead
     from worker.runs.pausing import Pausing
 
 log = structlog.get_logger()
@@ -54,7 +53,6 @@ class _Look(NamedTuple):
     """What a batch of conversations came to; `left` are those to be looked at again."""
 
     idle: int
-    wishes: Sequence[tuple[UUID, UUID]]
     due: Sequence[CheckState]
     left: list[UUID]
 
@@ -62,8 +60,8 @@ class _Look(NamedTuple):
 class Checker:
     """Decides from counters alone, for conversations of any tenant, and begins the runs that are due.
 
-    `holder` is whoever claims them at that moment. With `ahead` summaries are asked for ahead of time too, with
-    `pausing` conversations are compacted in a pause.
+    `holder` is whoever claims them at that moment. With `pausing` conversations are compacted in a
+    pause.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class Checker:
         *,
         holder: Callable[[], LeaseHolder],
         lease_seconds: float,
-        ahead: SummariesAhead | None = None,
         pausing: Pausing | None = None,
     ) -> None:
         self._database = database
@@ -82,7 +79,6 @@ class Checker:
         self._holder = holder
         self._lease_seconds = lease_seconds
         self._pausing = pausing
-        self._ahead = ahead if ahead is not None and ahead.are_wished_for else None
 
     def check(self, conversation_ids: Iterable[UUID], execute: Callable[[Lease], None]) -> None:
         """Check conversations and carry out what is due, until none of them has a check due."""
@@ -97,9 +93,6 @@ class Checker:
                 self._one_by_one(waiting, error, execute)
                 return
             METRICS.checked("idle", look.idle)
-            for tenant_id, wish_id in look.wishes:
-                if self._ahead is not None:
-                    self._ahead.wake(tenant_id, wish_id)
             for state in look.due:
                 if (lease := self._began(state)) is not None:
                     METRICS.checked("begun")
@@ -114,13 +107,12 @@ class Checker:
             # In the order that they were given in, which is fair; the database's is that of ids or of pages.
             states.sort(key=lambda state: place[state.conversation_id])
             idle, busy, near = self._split(states)
-            wishes = self._wish_ahead(connection, idle)
             in_pause = self._in_pause(connection, near) if near else {}
             if in_pause:
                 idle = [state for state in idle if state.conversation_id not in in_pause]
             done = conversations.clear_checks(connection, idle) if idle else set()
         left = [state.conversation_id for state in states if state.conversation_id not in done]
-        return _Look(len(idle), wishes, (*busy, *in_pause.values()), left)
+        return _Look(len(idle), (*busy, *in_pause.values()), left)
 
     def _one_by_one(self, waiting: Sequence[UUID], error: DBAPIError, execute: Callable[[Lease], None]) -> None:
         """Check each by itself, so that the one whose fault an error is keeps no other from its check."""
@@ -133,7 +125,7 @@ class Checker:
 
     def _reading(self, *, lock: bool) -> AbstractContextManager[Connection]:
         """Open a transaction only for what has to happen at once: it costs as much as the two statements in it."""
-        if lock or self._ahead is not None:
+        if lock:
             return self._database.transaction(None)
         return self._database.statements()
 
@@ -167,19 +159,6 @@ class Checker:
         lifetimes = {state.conversation_id: self._in_force(state).policy.prompt_cache_seconds for state in near}
         cold = waiting.watch(connection, lifetimes)
         return {state.conversation_id: state for state in near if state.conversation_id in cold}
-
-    def _wish_ahead(self, connection: Connection, idle: Sequence[CheckState]) -> Sequence[tuple[UUID, UUID]]:
-        """Wish for summaries of those that near their threshold; in the transaction that takes their marks off."""
-        if self._ahead is None:
-            return []
-        near = [
-            state.conversation_id
-            for state in idle
-            if not state.has_active_run
-            and state.pending_version is None
-            and batch_is_due(state.load, self._in_force(state).policy)
-        ]
-        return self._ahead.wish(connection, near) if near else []
 
     def _began(self, state: CheckState) -> Lease | None:
         try:

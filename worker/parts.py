@@ -1,4 +1,4 @@
-"""Which parts a worker has, by its settings: the one place that knows of each summarizer and of message batches."""
+"""Which parts a worker has, by its settings: the one place that knows of each summarizer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from runtime.summarizers import SUMMARIZER_GROUP
-from worker.batches.part import MessageBatches
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.native_step import NativeStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from uuid import UUID
 
     from runtime.settings import Settings
-    from store.runs.runs import LeaseHolder
-    from worker.batches.provider import AnthropicBatches
-    from worker.runs.ahead import SummariesAhead
-    from worker.runs.resources import RunResources
     from worker.runs.summarizing import Way
     from worker.summarizers.anthropic import AnthropicModel
     from worker.summarizers.base import Model, Summarizer
@@ -31,7 +25,7 @@ if TYPE_CHECKING:
 def choose_summarizer(settings: Settings) -> Callable[[], Summarizer] | None:
     """Return what makes the summarizer that the settings name, None for `none`."""
     match settings.chosen_summarizer:
-        case "anthropic" | "anthropic-batch" | "anthropic-native":
+        case "anthropic" | "anthropic-native":
             return lambda: _staged(_claude(settings))
         case "openai":
             return lambda: _staged(_openai(settings))
@@ -66,31 +60,6 @@ def choose_model(settings: Settings) -> Callable[[], Model] | None:
             return None
 
 
-def summaries_ahead(
-    settings: Settings,
-    resources: RunResources,
-    *,
-    holder: Callable[[], LeaseHolder],
-    wake: Callable[[UUID, UUID], None],
-) -> SummariesAhead:
-    """Return what makes summaries ahead of time, where that is chosen; `wake` tells a worker of (tenant, wish).
-
-    Elsewhere it only brings to their end those that were asked for before the setting was changed.
-    """
-    return MessageBatches(
-        resources,
-        choose_batches(settings),
-        settings.policy,
-        holder=holder,
-        wake=wake if settings.chosen_summarizer == "anthropic-batch" else None,
-    )
-
-
-def choose_batches(settings: Settings) -> Callable[[], AnthropicBatches] | None:
-    """Return what has summaries made at half price, None where no provider is asked."""
-    return (lambda: _batches(settings)) if settings.chosen_provider == "anthropic" else None
-
-
 def _claude(settings: Settings) -> AnthropicModel:
     # The SDK takes longer to load than all the rest, and workers of checks never ask a model.
     from worker.summarizers.anthropic import AnthropicModel  # noqa: PLC0415
@@ -111,13 +80,6 @@ def _staged(model: Model) -> StagedSummarizer:
     from worker.summarizers.staged import StagedSummarizer  # noqa: PLC0415
 
     return StagedSummarizer(model, QualityGuard)
-
-
-def _batches(settings: Settings) -> AnthropicBatches:
-    from worker.batches.provider import AnthropicBatches  # noqa: PLC0415 - as above
-
-    claude = _claude(settings)
-    return AnthropicBatches(claude, _staged(claude))
 
 
 def _native(settings: Settings) -> AnthropicNative:

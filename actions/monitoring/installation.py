@@ -262,7 +262,6 @@ def _waiting(waiting: Mapping[Kind, Waits]) -> Iterator[Metric]:
     named: dict[Kind, tuple[str, str, str]] = {
         "overdue": ("overdue_summaries", "overdue_summary", "Waiting summaries whose day has come"),
         "webhooks": ("due_deliveries", "due_delivery", "Webhook deliveries that are due"),
-        "batches": ("due_batches", "due_batch", "Message batches that are to be looked at"),
     }
     for kind, (several, one, description) in named.items():
         count, seconds = waiting[kind]

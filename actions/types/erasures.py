@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ErasedOut(Struct, kw_only=True):
-    """How many rows were removed, or had their texts removed (runs, steps and batches: their numbers stay)."""
+    """How many rows were removed, or had their texts removed (runs and steps: their numbers stay)."""
 
     messages: int
     snapshots: int
@@ -22,7 +22,6 @@ class ErasedOut(Struct, kw_only=True):
     pins: int
     runs: int
     steps: int
-    batches: int
     deliveries: int
     idempotency_keys: int
 
@@ -68,7 +67,6 @@ def erasure_out(row: AnyRow) -> ErasureOut:
             pins=row.pin_count,
             runs=row.run_count,
             steps=row.step_count,
-            batches=row.batch_count,
             deliveries=row.delivery_count,
             idempotency_keys=row.idempotency_key_count,
         ),

@@ -23,8 +23,8 @@ def ahead(policy: Policy) -> Policy:
     """Return the policy that holds in a pause: its thresholds are the share from which work is done ahead of time."""
     return replace(
         policy,
-        input_token_budget=int(policy.input_token_budget * policy.batch_threshold_ratio),
-        compaction_threshold_tokens=max(1, policy.batch_threshold_tokens),
+        input_token_budget=int(policy.input_token_budget * policy.pause_threshold_ratio),
+        compaction_threshold_tokens=max(1, policy.pause_threshold_tokens),
     )
 
 

@@ -115,16 +115,6 @@ def decide(load: Load, policy: Policy) -> Due:
     )
 
 
-def batch_is_due(load: Load, policy: Policy) -> bool:
-    """Tell whether a summary may be made ahead of time: below the threshold, above the share of it that is set."""
-    tokens = load.input_tokens
-    return (
-        policy.compaction_enabled
-        and policy.batch_threshold_tokens < tokens <= policy.compaction_threshold_tokens
-        and load.has_grown(load.summary_hold)
-    )
-
-
 def next_step(
     tried: Mapping[Step, Result],
     load: Load,

@@ -24,7 +24,6 @@ Kind = Literal[
     "action",
     "pin",
     "context_block",
-    "batch",
     "erasure",
     "process",
     "tenant",
@@ -37,7 +36,6 @@ SHORTEST: Final = 8
 """Hexadecimal digits of a short id, as lists show them."""
 _ID: Final = re.compile(r"(?:([a-z]{3,4})_)?(?:\u2026|\.\.\.)?([0-9a-f-]{8,36})", re.IGNORECASE)
 _WHOLE: Final = 32
-_BATCH: Final = re.compile(r"msgbatch_\w{1,100}")
 _KIND_OF: Final = {
     "conv": ("conversation", "erasure"),
     "run": ("run",),
@@ -106,7 +104,6 @@ _SOURCES: Final = (
     _Source("pin", "pins", conversation="x.conversation_id", is_shortened=False),
     _Source("pin", "pins", "request_id", conversation="x.conversation_id", is_shortened=False),
     _Source("context_block", "context_blocks", conversation="x.conversation_id", name="x.source", is_shortened=False),
-    _Source("batch", "model_batches", conversation="x.conversation_id", name="x.state", is_shortened=False),
     _Source("erasure", "erasures", at="x.erased_at"),
     _Source("erasure", "erasures", "request_id", at="x.erased_at"),
     _Source("erasure", "erasures", "conversation_id", at="x.erased_at"),
@@ -138,14 +135,6 @@ def find_matches(connection: Connection, tenant_id: UUID, sought: Wanted) -> lis
     return sorted(matches, key=lambda match: match.by_request)[:FOUND_AT_MOST]
 
 
-def find_batch(connection: Connection, tenant_id: UUID, words: str) -> list[Match]:
-    """Return the message batch that its provider calls by that name."""
-    if _BATCH.fullmatch(words) is None:
-        return []
-    rows = connection.execute(_PROVIDER_BATCH, {"tenant": tenant_id, "name": words, "rows": LOOKED_THROUGH})
-    return [Match("batch", row[0], row[1], row[2], row[3], row[4], by_request=False) for row in rows]
-
-
 def _is_meant(source: _Source, prefix: str | None) -> bool:
     if prefix is None:
         return True
@@ -168,10 +157,3 @@ def _statement(source: _Source, *, is_whole: bool) -> str:
     )
     rows = f"select * from {source.table} as x where {source.of_tenant}{since} order by {order} limit :rows"  # noqa: S608
     return f"select {columns} from ({rows}) as x where {matches} order by x.id desc limit {FOUND_AT_MOST}"  # noqa: S608
-
-
-_PROVIDER_BATCH: Final = text("""
-    select x.id, x.conversation_id, null::uuid, x.created_at, x.state
-    from (select * from model_batches where tenant_id = :tenant order by id desc limit :rows) as x
-    where x.provider_batch_id = :name
-""")

@@ -120,7 +120,7 @@ def get(connection: Connection, tenant_id: UUID, conversation_id: UUID, *, lock:
 
 
 def lock(connection: Connection, conversation_id: UUID) -> None:
-    """Lock a conversation's row: before those of its runs, blocks and batches, as everywhere."""
+    """Lock a conversation's row: before those of its runs and blocks, as everywhere."""
     connection.execute(select(conversations.c.id).where(conversations.c.id == conversation_id).with_for_update())
 
 

@@ -26,7 +26,7 @@ TOKENS_STORED: Final = "coalesce(sum(m.tokens) filter (where m.superseded_at is 
 FIRST_DAY: Final = "(date_trunc('day', now() at time zone 'utc') - make_interval(days => :days - 1)) at time zone 'utc'"
 """When the first of `:days` days (UTC) began, today among them."""
 _FIRST_RUN: Final = f"first_id_at({FIRST_DAY} - interval '2 days')"
-# A step may be recorded long after its run was asked for: a message batch takes up to a day. Imported runs have
+# A step may be recorded long after its run was asked for: one may wait for another day's budget. Imported runs have
 # ids of their time, older than their conversation's: they were paid for elsewhere.
 STEPS: Final = f"""
     from runs as r join run_steps as s on s.run_id = r.id

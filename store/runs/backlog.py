@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-Kind = Literal[Queue.CHECKS, Queue.SUMMARIES, "budget", "overdue", "webhooks", "batches"]
+Kind = Literal[Queue.CHECKS, Queue.SUMMARIES, "budget", "overdue", "webhooks"]
 """Queued runs by their queue; summaries that wait for another day's budget, and those of them whose day has come;
-deliveries of webhooks and message batches that are due."""
+deliveries of webhooks that are due."""
 
 
 class Waits(NamedTuple):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from store.tables import AnyRow
 
-_BY_THRESHOLDS: Final = frozenset({RunKind.LADDER, RunKind.BATCH})
+_BY_THRESHOLDS: Final = frozenset({RunKind.LADDER})
 """Kinds that thresholds bring about: when one dies, the next turn must not start it over."""
 
 _r = runs.c

@@ -1,7 +1,7 @@
 """Budgets of model tokens and money, by tenant and day (UTC); all days and times are the database's.
 
 What was spent is counted by the database, in the transaction that records a step. What calls under way may cost is
-reserved on the row of their run or batch, and counts while that is alive. A call may begin while the two together are
+reserved on the row of their run, and counts while that is alive. A call may begin while the two together are
 below the budget: it is exceeded by one call at most, however many workers there are, and by those whose run ends while
 they are under way, as the reservation ends with the run.
 """
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, literal_column, select, text, union_all
 
 from compaction.steps.runs import RunState
 from store.operations.statistics import unpriced_calls
-from store.tables import OPEN, model_batches, model_usage, runs, waiting_summaries
+from store.tables import model_usage, runs, waiting_summaries
 from store.tenants.limits import limits_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from store.tables import AnyRow
 
-_u, _r, _b, _w = model_usage.c, runs.c, model_batches.c, waiting_summaries.c
+_u, _r, _w = model_usage.c, runs.c, waiting_summaries.c
 
 _TODAY: Final[Any] = literal_column("(now() at time zone 'utc')::date")
 NEXT_DAY: Final[Any] = literal_column("((now() at time zone 'utc')::date + 1)::timestamp at time zone 'utc'")
@@ -113,21 +113,6 @@ def reserve_for_run(connection: Connection, lease: Lease, held: Amount, more: Am
     return True
 
 
-def reserve_for_batch(connection: Connection, tenant_id: UUID, batch_id: UUID, amount: Amount, default: Budget) -> bool:
-    """Reserve what a batch may cost, until it is over; False if the day's budget is spent."""
-    budget = budget_of(connection, tenant_id, default)
-    if not budget.is_bounded:
-        return True
-    if not _is_left(connection, tenant_id, budget, batch_id=batch_id):
-        return False
-    connection.execute(
-        update(model_batches)
-        .where(_b.id == batch_id, _b.tenant_id == tenant_id, _b.state.in_(OPEN))
-        .values(reserved_tokens=amount.tokens, reserved_cost_usd=amount.cost_usd)
-    )
-    return True
-
-
 def is_spent(connection: Connection, tenant_id: UUID, default: Budget) -> bool:
     """Tell whether a tenant's budget of today is spent."""
     budget = budget_of(connection, tenant_id, default)
@@ -152,7 +137,7 @@ def today(connection: Connection, tenant_id: UUID, default: Budget) -> Today:
         day=times.day,
         budget=budget_of(connection, tenant_id, default),
         spent=_total(connection, _spent(tenant_id)),
-        reserved=_total(connection, _reserved_by_runs(tenant_id), _reserved_by_batches(tenant_id)),
+        reserved=_total(connection, _reserved_by_runs(tenant_id)),
         waiting=waiting or 0,
         resets_at=times.resets_at,
         calls=calls or 0,
@@ -187,21 +172,20 @@ def _is_left(
     held: Amount = Amount(),  # noqa: B008 - immutable
     *,
     run_id: UUID | None = None,
-    batch_id: UUID | None = None,
 ) -> bool:
-    # One after the other within a tenant, or several could all find the last of it. Before the row of a run or batch,
+    # One after the other within a tenant, or several could all find the last of it. Before the row of a run,
     # as the claim of a run takes its own lock.
     connection.execute(
         text("select pg_advisory_xact_lock(hashtextextended('palimpsest.budget' || cast(:tenant as text), 0))"),
         {"tenant": str(tenant_id)},
     )
-    used = _used(connection, tenant_id, run_id, batch_id)
+    used = _used(connection, tenant_id, run_id)
     return not budget.is_spent(used.plus(held))
 
 
-def _used(connection: Connection, tenant_id: UUID, run_id: UUID | None, batch_id: UUID | None) -> Amount:
-    """Return what is spent and reserved, but for what one run or batch holds itself, as of one moment."""
-    queries = (_spent(tenant_id), _reserved_by_runs(tenant_id, run_id), _reserved_by_batches(tenant_id, batch_id))
+def _used(connection: Connection, tenant_id: UUID, run_id: UUID | None) -> Amount:
+    """Return what is spent and reserved, but for what one run holds itself, as of one moment."""
+    queries = (_spent(tenant_id), _reserved_by_runs(tenant_id, run_id))
     return _total(connection, *queries)
 
 
@@ -222,12 +206,6 @@ def _reserved_by_runs(tenant_id: UUID, but: UUID | None = None) -> Any:
         _r.state == RunState.RUNNING,
         _r.lease_expires_at >= func.now(),
         *([] if but is None else [_r.id != but]),
-    )
-
-
-def _reserved_by_batches(tenant_id: UUID, but: UUID | None = None) -> Any:
-    return _sum(_b.reserved_tokens, _b.reserved_cost_usd).where(
-        _b.tenant_id == tenant_id, _b.state.in_(OPEN), *([] if but is None else [_b.id != but])
     )
 
 

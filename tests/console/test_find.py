@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tests.support.service.running_api import Service
 
 POLICY = {"compaction_threshold_tokens": 1_000, "min_savings_tokens": 50, "protected_tail_messages": 2}
-BATCH = "msgbatch_01HkcTjaV5uDC8jWR4ZsDV8d"
 
 
 class Known(NamedTuple):
@@ -127,19 +126,6 @@ def test_an_action_and_a_key_are_first_in_their_list(service: Service) -> None:
         assert "admin" in told.text
 
 
-def test_a_batch_is_found_as_its_provider_calls_it(service: Service, client: httpx2.Client, known: Known) -> None:
-    query(
-        service,
-        "insert into model_batches (id, tenant_id, conversation_id, state, provider_batch_id)"
-        " values (%s, %s, %s, 'failed', %s) returning 1",
-        uuid4(),
-        service.tenant_id,
-        UUID(known.conversation[5:]),
-        BATCH,
-    )
-    assert led_to(client, BATCH) == f"/console/conversations/{known.conversation}"
-
-
 def test_what_is_no_id_or_nobodys_is_looked_for_among_names(
     service: Service, client: httpx2.Client, known: Known
 ) -> None:
@@ -150,7 +136,6 @@ def test_what_is_no_id_or_nobodys_is_looked_for_among_names(
         "run_deadbeef",
         f"run_{uuid4().hex}",
         "xyz_" + "0" * 32,
-        BATCH + "x",
         "日本",
     ):
         location = urlsplit(led_to(client, words))

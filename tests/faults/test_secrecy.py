@@ -49,7 +49,6 @@ SILENT = "drop trigger telling on {table}; drop function tell"
 KEPT = (
     "select r.error, r.reason, s.error, s.reason, s.detail from runs as r left join run_steps as s on s.run_id = r.id",
     "select body, error from webhook_deliveries",
-    "select error from model_batches",
     "select to_json(p)::text from processes as p",
     "select application_name from pg_stat_activity where datname = current_database()",
 )

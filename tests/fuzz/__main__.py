@@ -20,7 +20,6 @@ from migrations.run import upgrade
 from runtime.settings import Settings
 from tests.conftest import create_database, make_tenants
 from tests.fuzz.api_calls import ApiFuzz, Failures
-from tests.fuzz.batch_answers import batch_answers, batch_answers_of
 from tests.fuzz.core import invariants
 from tests.fuzz.crafted_exports import CraftedExports
 from tests.fuzz.gateway_doors import door_bodies, door_heads, gateway_doors
@@ -32,7 +31,7 @@ from tests.support.service.running_api import Service, running_api
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PARTS: Final = ("api", "turns", "core", "transcripts", "exports", "batches", "traces", "gateway")
+PARTS: Final = ("api", "turns", "core", "transcripts", "exports", "traces", "gateway")
 API_EXAMPLES: Final = 40
 """Calls of each operation, of each kind, in one round."""
 PIECE: Final = 200
@@ -169,14 +168,6 @@ def _exports(service: Service, number: int, until: float) -> Failures:
     return failures
 
 
-def _batches(_service: Service, number: int, until: float) -> Failures:
-    failures = Failures()
-    with batch_answers_of() as provider:
-        answers = _search(batch_answers(), provider.read_or_refused, "batches", number, until, failures)
-    print(f"batches: {answers:,} answers, five calls each")  # noqa: T201
-    return failures
-
-
 def _traces(service: Service, number: int, until: float) -> Failures:
     headers, failures = TraceHeaders(service), Failures()
     drawn = _search(trace_headers(), headers.traced, "traces", number, until, failures)
@@ -204,7 +195,6 @@ _FUZZ: Final[dict[str, Callable[[Service, int, float], Failures]]] = {
     "core": _core,
     "transcripts": _transcripts,
     "exports": _exports,
-    "batches": _batches,
     "traces": _traces,
     "gateway": _gateway,
 }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import example, given, settings
 
-from tests.fuzz.batch_answers import BATCH, batch_answers, batch_answers_of
 from tests.fuzz.crafted_exports import CraftedExports
 from tests.fuzz.gateway_doors import BODIES, GUARDRAIL, door_bodies, door_heads, gateway_doors
 from tests.fuzz.trace_headers import TraceHeaders, trace_headers
@@ -36,23 +35,6 @@ def test_an_export_is_refused_whole_or_lives_on(service: Service) -> None:
     search()
     crafted.close()
     assert set(crafted.outcomes) == {"imported", "refused"}
-
-
-def test_a_providers_answer_is_read_or_a_failure_with_a_reason() -> None:
-    with batch_answers_of() as provider:
-
-        @settings(max_examples=settings().max_examples // 2)
-        @given(drawn=batch_answers())
-        def search(drawn: tuple[bytes, bytes]) -> None:
-            provider.read_or_refused(drawn)
-
-        search()
-
-
-def test_counts_that_cannot_be_added_up_are_no_batch() -> None:
-    counts = {"processing": 10**400, "succeeded": 0.5, "errored": 0, "canceled": 0, "expired": 0}
-    with batch_answers_of() as provider:
-        provider.read_or_refused((as_json({**BATCH, "request_counts": counts}), b""))
 
 
 def test_every_span_can_be_sent_and_has_no_callers_words(service: Service) -> None:

@@ -25,18 +25,14 @@ def imported(path: str) -> tuple[str, ...]:
 
 
 PARTS = "worker/parts.py"
-ROWS_THAT_WAIT = "worker/sweeping/errands.py"
-"""What sweepers resend: they load the store's side alone."""
 
 
 @pytest.mark.parametrize(
     ("part", "own", "seam"),
     [
-        (("worker.batches",), ("worker/batches/",), {PARTS}),
-        (("store.runs.batches",), ("worker/batches/",), {ROWS_THAT_WAIT}),
         (("worker.summarizers.native", "worker.summarizers.native_step"), ("worker/summarizers/native",), {PARTS}),
     ],
-    ids=["message batches", "rows of message batches", "anthropic-native"],
+    ids=["anthropic-native"],
 )
 def test_one_module_knows_of_a_part(part: tuple[str, ...], own: tuple[str, ...], seam: set[str]) -> None:
     modules = [path.relative_to(ROOT).as_posix() for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]

@@ -28,7 +28,6 @@ ABSENT: Final = {
         "worker.runs.dispatch",
         "worker.runs.execution",
         "worker.runs.journal",
-        "worker.batches",
         "worker.summarizers.staged",
         "worker.sweeping.webhooks",
         "compaction.recall.passages",

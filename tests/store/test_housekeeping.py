@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege, RestrictViolation
-from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
@@ -16,7 +15,6 @@ from runtime import ids
 from runtime.settings import Settings
 from store.conversations import branches
 from store.runs.runs import requeue
-from store.tables import CLOSED, OPEN
 from store.tenants import webhooks
 from tests.conftest import make_tenant
 from tests.support.service.in_process import Chat, Workers, head
@@ -123,40 +121,6 @@ class TestIdempotencyKeys:
             connection.execute("select from idempotency_keys where key = 'k2' for update")
             assert clean() == {"idempotency_keys": 2}
         assert clean() == {"idempotency_keys": 1}
-
-
-class TestBatches:
-    def batch(self, chat: Chat, state: str, days: int, *, over: int | None) -> None:
-        """Write down a batch that was made and was over so many days ago."""
-        chat.query(
-            "insert into model_batches (id, tenant_id, conversation_id, state, finished_at)"  # noqa: S608 - see older_id
-            f" values ({older_id(days)}, :t, :c, :s, now() - make_interval(days => :o))",
-            t=chat.tenant_id,
-            c=chat.begin(),
-            s=state,
-            o=over,
-        )
-
-    def test_those_that_are_over_for_a_month_by_default(
-        self, chat: Chat, clean: Callable[..., dict[str, int]], database_url: str
-    ) -> None:
-        with Chat(chat.settings, make_tenant(database_url, "rival").id) as other:
-            for whose in (chat, other):
-                for number, state in enumerate(CLOSED):
-                    self.batch(whose, state, 40 + number, over=31)
-                    self.batch(whose, state, 50 + number, over=29)
-                for number, state in enumerate(OPEN):
-                    self.batch(whose, state, 60 + number, over=None)
-            assert clean(batch_retention_days=0) == {}
-            assert clean() == {"model_batches": 2 * len(CLOSED)}
-            left = other.query("select state, finished_at from model_batches")
-        assert sorted(row.state for row in left) == sorted(CLOSED + OPEN)
-        assert clean(batch_retention_days=3) == {"model_batches": 2 * len(CLOSED)}
-        assert clean() == {}
-
-    def test_not_while_one_may_be_looked_for(self, make_settings: Callable[..., Settings]) -> None:
-        with pytest.raises(ValidationError, match="at least 3"):
-            make_settings(batch_retention_days=2.9)
 
 
 class TestRuns:

@@ -29,7 +29,7 @@ from store.hot_path import SentTurn
 from store.operations import operator_actions
 from store.recall import requests as recall_requests
 from store.recall import segments as recall_segments
-from store.runs import batches, runs, waiting_summaries
+from store.runs import runs, waiting_summaries
 from store.runs.runs import LeaseHolder
 from store.tables import metadata
 from store.tenants import api_keys, webhooks
@@ -64,9 +64,6 @@ DEFINERS = {
     "expire_rows",
     "expire_runs",
     "expire_snapshots",
-    "want_batches",
-    "due_batches",
-    "known_batches",
     "erase_conversation",
     "find_console_session",
     "take_console_ticket",
@@ -97,7 +94,6 @@ CONTENT = {
     "gateway_recalls": {"shown", "results"},
     "webhooks": {"url", "secret"},
     "webhook_deliveries": {"body", "error"},
-    "model_batches": {"answers", "error", "canary", "fingerprint"},
 }
 
 
@@ -186,7 +182,6 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         usages.remember(connection, [usage(calls.tenant_id, conversation)])
         terms = segments.segments([segments.Searchable(0, "user", "Look.")])
         recall_segments.store(connection, calls.tenant_id, conversation, -1, list(terms))
-        batches.want(connection, [conversation])
         (run,) = runs.page(connection, calls.tenant_id, conversation_id=conversation, limit=1)
         lease = runs.Lease(
             run_id=run.id,
@@ -313,7 +308,6 @@ def test_the_functions_that_look_across_reveal_no_content(database_url: str) -> 
         "run_steps",
         "snapshot_parts",
         "webhook_deliveries",
-        "model_batches",
         "messages",
         "message_media",
         "gateway_conversations",
@@ -404,7 +398,6 @@ def test_a_tenant_cannot_change_what_is_anothers(two: Two) -> None:
         "webhooks": "update webhooks set removed_at = now()",
         "webhook_deliveries": "update webhook_deliveries set state = 'dead'",
         "console_sessions": "update console_sessions set ended_at = now()",
-        "model_batches": "update model_batches set state = 'failed', answers = null",
     }
     for table, change in changes.items():
         before = owner(two.a._url, f"select * from {table}")  # noqa: S608

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from compaction.steps.runs import Queue
-from runtime.broker import BATCH_TASK, CHECK_TASK, DELIVER_TASK, RUN_TASK
+from runtime.broker import CHECK_TASK, DELIVER_TASK, RUN_TASK
 from runtime.tracing import HEADER
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _Tenants = tuple[UUID, UUID]
 _ARGUMENTS: Final[dict[str, Any]] = {
     CHECK_TASK: tuple[Annotated[list[UUID], Meta(max_length=IDS)]],
     RUN_TASK: _Tenants,
-    BATCH_TASK: _Tenants,
     DELIVER_TASK: _Tenants,
 }
 _BODIES: Final = {name: msgspec.json.Decoder(tuple[of, Any, Any]) for name, of in _ARGUMENTS.items()}  # type: ignore[valid-type] # made at run time

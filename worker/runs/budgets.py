@@ -18,9 +18,6 @@ from worker.summarizers.prices import BilledTokens, PriceTable, cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
-
-    from sqlalchemy import Connection
 
     from compaction.policy import Policy
     from runtime.settings import Settings
@@ -41,17 +38,11 @@ class Budgets:
         """Return what one attempt at a run pays from."""
         return RunPurse(self, self._database, lease)
 
-    def estimate(
-        self, model: str | None, input_tokens: int, output_tokens: int, policy: Policy, *, batch: bool = False
-    ) -> Amount:
+    def estimate(self, model: str | None, input_tokens: int, output_tokens: int, policy: Policy) -> Amount:
         """Return what a call may come to; a model of unknown price costs nothing, as in the audit."""
         prices = PriceTable.of(self._settings, policy)
-        price = cost(model, BilledTokens(input_tokens, output_tokens), prices, batch=batch) if model else None
+        price = cost(model, BilledTokens(input_tokens, output_tokens), prices) if model else None
         return Amount(input_tokens + output_tokens, price or Decimal(0))
-
-    def reserve_batch(self, connection: Connection, tenant_id: UUID, batch_id: UUID, amount: Amount) -> bool:
-        """Reserve what a message batch may cost; False if its tenant's budget of today is spent."""
-        return budgets.reserve_for_batch(connection, tenant_id, batch_id, amount, self.default)
 
 
 class RunPurse:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.runs.runs import Lease
-    from worker.runs.ahead import Attempt, SummariesAhead
     from worker.runs.resources import RunResources
     from worker.runs.summarizing import Way
 
@@ -38,15 +37,12 @@ log = structlog.get_logger()
 class Dispatcher:
     """Carries out runs. One object a process; safe to use from many threads.
 
-    `ahead` makes summaries ahead of time, `ways` are other ways to a summary than a text of the summarizer.
+    `ways` are other ways to a summary than a text of the summarizer.
     """
 
-    def __init__(
-        self, resources: RunResources, ways: Sequence[Way] = (), *, ahead: SummariesAhead | None = None
-    ) -> None:
+    def __init__(self, resources: RunResources, ways: Sequence[Way] = ()) -> None:
         self._resources = resources
-        self._ahead = ahead
-        self._ways = ways if ahead is None else (ahead, *ways)
+        self._ways = ways
         self._memory = Memory()
 
     def execute(self, lease: Lease) -> None:
@@ -89,14 +85,12 @@ class Dispatcher:
         finally:
             room.give_back()
 
-    def _attempt(self, lease: Lease) -> Attempt:
+    def _attempt(self, lease: Lease) -> BlockSummary | Recovery | Execution:
         match lease.kind:
             case RunKind.CONTEXT_BLOCK:
                 return BlockSummary(self._resources, lease)
             case RunKind.RECOVERY:
                 return Recovery(self._resources, lease)
-            case RunKind.BATCH if self._ahead is not None:
-                return self._ahead.attempt(lease)
             case _:
                 return Execution(self._resources, lease, self._ways)
 

@@ -6,7 +6,7 @@ Each of its calls is one short transaction.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import structlog
 from sqlalchemy.exc import NoResultFound
@@ -14,7 +14,7 @@ from sqlalchemy.exc import NoResultFound
 from compaction.media.limits import NO_MEDIA
 from compaction.originals import cut_in, with_originals, with_unplaced
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, cut_threshold, growth_margin, over_by_fixed
-from compaction.steps.runs import RunKind, RunReason, RunState, StepState
+from compaction.steps.runs import RunReason, RunState, StepState
 from compaction.steps.snapshot import UncoveredSourceError
 from compaction.steps.steps import detail_of
 from compaction.view import WRITTEN
@@ -51,10 +51,6 @@ _VOID: Final = frozenset({RunReason.HEAD_MOVED, RunReason.WORKER_STOPPED, RunRea
 _SUMMARIZING: Final = frozenset({Step.SUMMARY, Step.FALLBACK, Step.BACKSTOP})
 _WAITING: Final = frozenset({RunReason.WAITS_FOR_TOOL_LOOP, RunReason.WAITS_UNTIL_IT_PAYS})
 _AT_ONCE: Final = frozenset({RunReason.NOTHING_TO_CUT, RunReason.NOTHING_TO_PRUNE, RunReason.NOTHING_TO_SHORTEN})
-
-
-AlsoWrite: TypeAlias = "Callable[[Connection], bool]"
-"""Writes what a step settles besides, a batch's end; False if that was settled before, and its costs written down."""
 
 
 class RunLostError(Exception):
@@ -165,10 +161,8 @@ class Journal:
         """Return a step with the time that it has taken so far."""
         return record._replace(duration_ms=self._milliseconds())
 
-    def take(
-        self, outcome: StepOutcome, reading: Reading, record: StepRecord | None = None, also: AlsoWrite | None = None
-    ) -> Result:
-        """Commit what a step made, or write down why not; see `commit` for `also`."""
+    def take(self, outcome: StepOutcome, reading: Reading, record: StepRecord | None = None) -> Result:
+        """Commit what a step made, or write down why not."""
         record = record or self.record(outcome, reading.stage)
         if outcome.reason is not None:
             return self.skip(record, outcome.reason)
@@ -181,21 +175,21 @@ class Journal:
         record = record._replace(detail="; ".join(filter(None, (record.detail, *masked_note(new.masked)))))
         METRICS.masked(new.masked)
         lifetime = verdict.lifetime if verdict is not None and verdict.action == "waits" else None
-        return self.commit(reading.material, new, record, also, waits_for_cache=lifetime)
+        return self.commit(reading.material, new, record, waits_for_cache=lifetime)
 
     def commit(
         self,
         material: Material,
         new: NewSnapshot,
         record: StepRecord,
-        also: AlsoWrite | None = None,
         *,
         waits_for_cache: int | None = None,
     ) -> Result:
         """Write the snapshot and its step; a pending one has to wait for the end of a tool loop.
 
-        A snapshot that holds text of messages that it does not cover is a failed step. `also` is written in the same
-        transaction; see AlsoWrite. Raises RunLostError if it comes too late.
+        A snapshot that holds text of messages that it does not cover is a failed step.
+
+        Raises RunLostError if the commit comes too late.
         """
         recorded: list[StepRecord] = []
 
@@ -217,7 +211,7 @@ class Journal:
                 waits = RunReason.WAITS_UNTIL_IT_PAYS if outcome.until_it_pays else RunReason.WAITS_FOR_TOOL_LOOP
                 reason = waits if outcome.pending else None
                 step = record._replace(snapshot_version=outcome.version, reason=reason)
-                recorded[:] = [self._add(connection, step, also)]
+                recorded[:] = [self._add(connection, step)]
                 pause_for_test("snapshot.written")
             return outcome
 
@@ -225,9 +219,9 @@ class Journal:
             outcome = self._database.insist(self._lease.tenant_id, write)
         except UncoveredSourceError as error:
             log.exception("snapshot.uncovered", step=record.name)
-            return self.fail(record, RunReason.NOT_COVERED, str(error), also)
+            return self.fail(record, RunReason.NOT_COVERED, str(error))
         if outcome.lost is not None:
-            self.skip(record if also is None else free_of_charge(record), outcome.lost)
+            self.skip(record, outcome.lost)
             if outcome.lost == RunReason.HEAD_MOVED:
                 # By an edit, or a restore. What was made from the old head is worth nothing.
                 self.end()
@@ -237,14 +231,14 @@ class Journal:
             METRICS.step_recorded(step)
         return "pending" if outcome.pending else "committed"
 
-    def skip(self, record: StepRecord, reason: str, also: AlsoWrite | None = None) -> Literal["skipped"]:
+    def skip(self, record: StepRecord, reason: str) -> Literal["skipped"]:
         """Write a step down that changed nothing."""
-        self._write(self._unchanged(record)._replace(state=StepState.SKIPPED, reason=reason), also)
+        self._write(self._unchanged(record)._replace(state=StepState.SKIPPED, reason=reason))
         return "skipped"
 
-    def fail(self, record: StepRecord, reason: str, error: str, also: AlsoWrite | None = None) -> Literal["failed"]:
+    def fail(self, record: StepRecord, reason: str, error: str) -> Literal["failed"]:
         """Write a step down that failed."""
-        self._write(self._unchanged(record)._replace(state=StepState.FAILED, reason=reason, error=error), also)
+        self._write(self._unchanged(record)._replace(state=StepState.FAILED, reason=reason, error=error))
         return "failed"
 
     def end(
@@ -296,15 +290,13 @@ class Journal:
     def _unchanged(self, record: StepRecord) -> StepRecord:
         return self.timed(record)._replace(tokens_after=record.tokens_before, messages_after=record.messages_before)
 
-    def _write(self, record: StepRecord, also: AlsoWrite | None = None) -> None:
+    def _write(self, record: StepRecord) -> None:
         with self._transaction(self._lease.tenant_id) as connection:
-            written = self._add(connection, record, also)
+            written = self._add(connection, record)
         METRICS.step_recorded(written)
 
-    def _add(self, connection: Connection, record: StepRecord, also: AlsoWrite | None) -> StepRecord:
+    def _add(self, connection: Connection, record: StepRecord) -> StepRecord:
         """Write a step down and return it as it was written."""
-        if also is not None and not also(connection):
-            record = free_of_charge(record)
         runs.add_step(connection, self._lease, record)
         self._has_written = True
         return record
@@ -316,8 +308,6 @@ class Journal:
         """Hold back what was tried, and what the counters promise although there is nothing to do."""
         if self._lease.strategy is not None or self._lease.base_version is not None:
             return  # It ran whatever the thresholds say, perhaps with another policy: it says nothing about checks.
-        if self._lease.kind is RunKind.BATCH and not any(step.state == StepState.COMMITTED for step in steps):
-            return  # It was no threshold that brought it about; what holds other batches back was set with its end.
         if any(step.reason in _WAITING for step in steps):
             return  # Nothing begins while it waits, and the counters will be others when it is over.
         policy = self._policy
@@ -360,8 +350,3 @@ def read_originals(connection: Connection, conversation_id: UUID, stage: Stage, 
     whole = with_originals(zone, messages.contents(connection, conversation_id, cut) if cut else {})
     whole = with_unplaced(whole, stage.view, stage.working.unrepaired)
     return whole, messages.origins(connection, conversation_id, min(seqs), max(seqs))
-
-
-def free_of_charge(record: StepRecord) -> StepRecord:
-    """Return a step without what its model calls cost, which is written down elsewhere."""
-    return record._replace(model_calls=0, model_input_tokens=None, model_output_tokens=None, cost_usd=None)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compaction.view import View
     from store.conversations.messages import Origins
     from store.runs.runs import Lease, StepRecord
-    from worker.runs.journal import AlsoWrite, Journal, Reading
+    from worker.runs.journal import Journal, Reading
     from worker.runs.resources import RunResources
     from worker.summarizers.base import Spent, Summarizer, Summary
 
@@ -134,14 +134,12 @@ class Summarizing:
         log.info("summary.made_good", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done
 
-    def commit(
-        self, now: Reading, outcome: steps.StepOutcome, known: StepRecord, spent: Spent, also: AlsoWrite | None = None
-    ) -> Result:
+    def commit(self, now: Reading, outcome: steps.StepOutcome, known: StepRecord, spent: Spent) -> Result:
         """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
         record = spend(self.journal.record(outcome, now.stage), spent)._replace(
             summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
         )
-        done = self.journal.take(outcome, now, record, also)
+        done = self.journal.take(outcome, now, record)
         if done != "skipped":
             log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
         return done

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from store.runs.runs import Lease
     from worker.database import Database
 
-_MAY_WAIT: Final = frozenset({RunKind.LADDER, RunKind.BATCH})
-"""Runs that nobody asked for by hand, and no refusal."""
 _THRESHOLDS: Final = frozenset({*BEFORE_SUMMARY, Step.SUMMARY, Step.EXTRACT})
 """Steps that answer a threshold of tokens. What drops messages answers a limit, and never waits."""
 _MILLION: Final = 1_000_000
@@ -53,7 +51,7 @@ class Swapping:
     def verdict(self, lease: Lease, stage: Stage, outcome: StepOutcome, bounds: Bounds) -> SwapVerdict | None:
         """Return what becomes of what a step made; None where that is no question of price."""
         policy = lease.policy
-        if policy.swap != "when_it_pays" or lease.kind not in _MAY_WAIT or outcome.step not in _THRESHOLDS:
+        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or outcome.step not in _THRESHOLDS:
             return None
         before, after = tokens_of(stage, outcome)
         if bounds.press(before, after):
@@ -77,7 +75,7 @@ class Swapping:
         `outcome` is the deepest cut. It stays where the cache is cold: then all is written anew anyway.
         """
         policy = lease.policy
-        if policy.swap != "when_it_pays" or lease.kind not in _MAY_WAIT or outcome.reason is not None:
+        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or outcome.reason is not None:
             return outcome
         cuts = depths(stage, policy)
         course = self._course(lease)

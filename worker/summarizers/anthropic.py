@@ -117,7 +117,6 @@ def answer_of(
     prices: PriceTable,
     *,
     calls: int = 1,
-    batch: bool = False,
 ) -> Answer:
     """Return what a message of the API answers and what it cost; SummaryError where it answers nothing.
 
@@ -129,7 +128,7 @@ def answer_of(
             raise TypeError  # noqa: TRY301 - one way out for all that is no message
         usage = billed(message.usage)
         if usage is not None:
-            spent = Spent(calls, usage.prompt, usage.output, cost(model, usage, prices, batch=batch))
+            spent = Spent(calls, usage.prompt, usage.output, cost(model, usage, prices))
         text = said_in("".join(block.text for block in message.content if block.type == "text"))
         refused = _REFUSED.get(message.stop_reason)
     except (AttributeError, TypeError):

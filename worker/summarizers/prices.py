@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from compaction.policy import ModelPrices, Policy
     from runtime.settings import Settings
 
-BATCH_SHARE: Final = Decimal("0.5")
-"""A request of the Message Batches API pays this share of every price (Claude docs, "Pricing", batch processing)."""
 
 MOST_TOKENS: Final = 10_000_000
 """Tokens; ten times the largest window there is. A server that bills more says something else than tokens."""
@@ -86,8 +84,8 @@ def _token_prices(prices: ModelPrices) -> TokenPrices:
     return TokenPrices.model_validate({kind: Decimal(str(usd)) for kind, usd in given.items() if usd is not None})
 
 
-def cost(model: str, usage: BilledTokens, table: PriceTable = NO_OWN_PRICES, *, batch: bool = False) -> Decimal | None:
-    """Return what one call cost in USD, None for a model whose price is not known; `batch` halves every price."""
+def cost(model: str, usage: BilledTokens, table: PriceTable = NO_OWN_PRICES) -> Decimal | None:
+    """Return what one call cost in USD, None for a model whose price is not known."""
     prices = prices_of(model, table)
     if prices is None:
         return None
@@ -100,4 +98,4 @@ def cost(model: str, usage: BilledTokens, table: PriceTable = NO_OWN_PRICES, *, 
         + usage.cache_write_1h * prices.cache_write_1h
         + usage.cache_read * prices.cache_read
     )
-    return total * (BATCH_SHARE if batch else 1) / _MILLION
+    return total / _MILLION

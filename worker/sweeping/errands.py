@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.broker import BATCH_TASK, DELIVER_TASK
-from store.runs import batches
+from runtime.broker import DELIVER_TASK
 from store.tenants import webhooks
 from worker.sweeping.resending import Errand
 
@@ -17,14 +16,6 @@ ERRANDS: Final = (
         webhooks.due,
         webhooks.expire,
         lambda settings: settings.webhook_delivery_retention_days,
-    ),
-    Errand(
-        "batches",
-        "model_batches",
-        BATCH_TASK,
-        batches.due,
-        batches.expire,
-        lambda settings: settings.batch_retention_days,
     ),
 )
 """What waits in rows of its own, for sweepers and housekeeping."""

@@ -13,7 +13,7 @@ from actions.auth.principals import Principal
 from api.console.pages import page, redirect
 from api.console.sessions import ACT, HOME, READ, may
 from runtime import ids
-from store.console.find import find_batch, find_matches, wanted
+from store.console.find import find_matches, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ async def lead_to(request: Request[Principal, Any, Any], words: str) -> Response
 
 def path_of(match: Match, *, may_act: bool) -> str | None:
     """Return the page of what was found."""
-    if match.kind in {"conversation", "pin", "context_block", "batch"} and match.conversation_id is not None:
+    if match.kind in {"conversation", "pin", "context_block"} and match.conversation_id is not None:
         return f"{HOME}/conversations/{ids.external('conv', match.conversation_id)}"
     if match.kind in {"key", "webhook", "delivery"} and not may_act:
         return None
@@ -84,4 +84,4 @@ def _in_list(name: str, prefix: Prefix, identifier: UUID) -> str:
 
 def _look_up(connection: Connection, tenant_id: UUID, words: str) -> Sequence[Match]:
     sought = wanted(words)
-    return find_batch(connection, tenant_id, words) if sought is None else find_matches(connection, tenant_id, sought)
+    return [] if sought is None else find_matches(connection, tenant_id, sought)

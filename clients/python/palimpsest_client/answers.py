@@ -13,7 +13,7 @@ Shape = Literal["messages", "chat", "responses"]
 """The API whose messages they are: Messages API, Chat Completions, Responses items."""
 
 Queue = Literal["checks", "summaries"]
-RunKind = Literal["ladder", "manual", "recovery", "context_block", "batch", "request"]
+RunKind = Literal["ladder", "manual", "recovery", "context_block", "request"]
 RunState = Literal["queued", "running", "committed", "skipped", "degraded", "failed", "dead"]
 RunTrigger = Literal[
     "check",
@@ -22,7 +22,6 @@ RunTrigger = Literal[
     "overflow",
     "budget",
     "context_block",
-    "batch",
     "pin",
     "restore",
     "fork",

@@ -118,7 +118,6 @@ export interface DifferencesOut {
 }
 
 export interface ErasedOut {
-  batches: number;
   context_blocks: number;
   deliveries: number;
   idempotency_keys: number;
@@ -389,7 +388,7 @@ export interface RulesOut {
   sha256: string;
 }
 
-export type RunKind = "ladder" | "manual" | "recovery" | "context_block" | "batch" | "request"
+export type RunKind = "ladder" | "manual" | "recovery" | "context_block" | "request"
 
 export interface RunOut {
   attempts: number;
@@ -434,7 +433,7 @@ export interface RunPage {
 
 export type RunState = "queued" | "running" | "committed" | "skipped" | "degraded" | "failed" | "dead"
 
-export type RunTrigger = "check" | "pause" | "manual" | "overflow" | "budget" | "context_block" | "batch" | "pin" | "restore" | "fork" | "import"
+export type RunTrigger = "check" | "pause" | "manual" | "overflow" | "budget" | "context_block" | "pin" | "restore" | "fork" | "import"
 
 export interface SnapshotOut {
   coverage?: SpanOut[];

@@ -47,8 +47,8 @@ create or replace function backlog() returns table (
 $$;
 
 -- Return how much other work waits and for how long, over all tenants, for the metrics. `checks` and `summaries` are queued
--- runs by queue, `budget` summaries that wait for another day's budget, `overdue` those of them whose day has come, `webhooks`
--- deliveries and `batches` message batches that are due. Each count reads a partial index.
+-- runs by queue, `budget` summaries that wait for another day's budget, `overdue` those of them whose day has come, and
+-- `webhooks` deliveries that are due. Each count reads a partial index.
 create or replace function waiting_work() returns table (kind text, waiting bigint, oldest_seconds double precision)
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     with waits (kind, since) as (
@@ -61,13 +61,9 @@ language sql stable security definer set search_path = pg_catalog, public, pg_te
         union all
         select 'webhooks', d.next_attempt_at from public.webhook_deliveries as d
             where d.state = 'pending' and d.next_attempt_at <= now()
-        union all
-        select 'batches', b.next_attempt_at from public.model_batches as b
-            where b.state in ('wanted', 'sending', 'submitted', 'canceling', 'ended')
-                and b.next_attempt_at <= now()
     )
     select k.kind, count(w.kind), greatest(0, coalesce(extract(epoch from now() - min(w.since)), 0))::pg_catalog.float8
-    from unnest(array['checks', 'summaries', 'budget', 'overdue', 'webhooks', 'batches']) as k (kind)
+    from unnest(array['checks', 'summaries', 'budget', 'overdue', 'webhooks']) as k (kind)
         left join waits as w on w.kind = k.kind
     group by k.kind
 $$;

@@ -13,7 +13,6 @@ declare
     v_pins integer;
     v_runs integer;
     v_steps integer;
-    v_batches integer;
     v_deliveries integer;
     v_keys integer;
 begin
@@ -48,15 +47,6 @@ begin
     delete from public.webhook_deliveries as d
         where d.run_id in (select r.id from public.runs as r where r.conversation_id = p_conversation);
     get diagnostics v_deliveries = row_count;
-    update public.model_batches as b set answers = null, error = null, canary = '', fingerprint = ''
-        where b.conversation_id = p_conversation;
-    get diagnostics v_batches = row_count;
-    -- What the provider has, or may have, is canceled there, and what it has cost is written down.
-    update public.model_batches as b
-        set state = case when b.state = 'wanted' then 'superseded' else 'canceling' end, reason = 'erased', attempts = 0,
-            failures = 0, next_attempt_at = v_at, finished_at = case when b.state = 'wanted' then v_at end
-        where b.conversation_id = p_conversation
-            and b.state in ('wanted', 'sending', 'submitted', 'canceling', 'ended');
     perform set_config('palimpsest.erasure', p_conversation::pg_catalog.text, true);
     delete from public.messages as m where m.conversation_id = p_conversation;
     get diagnostics v_messages = row_count;
@@ -87,14 +77,14 @@ begin
         where e.tenant_id = v_tenant order by e.number desc limit 1;
     v_number := coalesce(v_number, 0) + 1;
     insert into public.erasures (id, tenant_id, number, conversation_id, asked_for, key_id, request_id, message_count,
-                                 snapshot_count, context_block_count, pin_count, run_count, step_count, batch_count,
+                                 snapshot_count, context_block_count, pin_count, run_count, step_count,
                                  delivery_count, idempotency_key_count, proof, erased_at)
     values (p_id, v_tenant, v_number, p_conversation, p_asked_for, p_key, p_request, v_messages, v_snapshots, v_blocks,
-            v_pins, v_runs, v_steps, v_batches, v_deliveries, v_keys,
+            v_pins, v_runs, v_steps, v_deliveries, v_keys,
             sha256(convert_to(concat_ws('|', coalesce(encode(v_previous, 'hex'), ''), v_number, p_id, v_tenant,
                 p_conversation, p_asked_for, coalesce(p_key::pg_catalog.text, ''), coalesce(p_request::pg_catalog.text, ''),
                 to_char(v_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), v_messages, v_snapshots, v_blocks,
-                v_pins, v_runs, v_steps, v_batches, v_deliveries, v_keys), 'UTF8')),
+                v_pins, v_runs, v_steps, v_deliveries, v_keys), 'UTF8')),
             v_at);
     return p_id;
 end $$;

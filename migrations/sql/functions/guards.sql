@@ -136,23 +136,3 @@ begin
     return new;
 end $$;
 create or replace trigger run_steps_not_erased before insert on run_steps for each row execute function guard_erased_steps();
-
--- Skip the wish for a batch of an erased conversation, so that wishes for others in the statement succeed; remove answers from
--- a batch under way.
-create or replace function guard_erased_batches() returns trigger language plpgsql set search_path = pg_catalog, public, pg_temp as $$
-begin
-    if tg_op = 'INSERT' then
-        if not public.is_there(new.conversation_id)
-            and exists (select from public.conversations as c where c.id = new.conversation_id) then
-            return null;
-        end if;
-        return new;
-    end if;
-    if not exists (select from public.conversations as c where c.id = new.conversation_id and c.erased_at is null) then
-        new.answers := null;
-        new.error := null;
-    end if;
-    return new;
-end $$;
-create or replace trigger model_batches_not_erased before insert or update on model_batches
-    for each row execute function guard_erased_batches();

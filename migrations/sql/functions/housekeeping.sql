@@ -3,8 +3,8 @@ create or replace function first_id_at(p_time timestamptz) returns uuid language
     select (lpad(to_hex((extract(epoch from p_time) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;
 
--- Remove the oldest rows of a table, those that came, or that ended, more than p_seconds ago; p_limit at most. Deliveries and
--- batches have to have ended; the cost of batches is on the steps of runs. Usages are removed tenant by tenant, as their index is.
+-- Remove the oldest rows of a table, those that came, or that ended, more than p_seconds ago; p_limit at most. Deliveries
+-- have to have ended. Usages are removed tenant by tenant, as their index is.
 create or replace function expire_rows(p_table text, p_seconds double precision, p_limit integer) returns integer
 language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 declare
@@ -20,12 +20,6 @@ begin
             delete from public.webhook_deliveries as d where d.id = any (array(
                 select o.id from public.webhook_deliveries as o
                 where o.id < public.first_id_at(v_before) and o.state <> 'pending'
-                order by o.id limit p_limit for update skip locked));
-        when 'model_batches' then
-            delete from public.model_batches as b where b.id = any (array(
-                select o.id from public.model_batches as o
-                where o.id < public.first_id_at(v_before) and o.finished_at < v_before
-                    and o.state not in ('wanted', 'sending', 'submitted', 'canceling', 'ended')
                 order by o.id limit p_limit for update skip locked));
         when 'console_sessions' then
             delete from public.console_sessions as s where s.token_hash = any (array(

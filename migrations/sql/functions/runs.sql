@@ -3,7 +3,6 @@ create or replace function write_run_kind() returns trigger language plpgsql set
 begin
     new.kind := case
         when new.trigger = 'context_block' then 'context_block'
-        when new.trigger = 'batch' then 'batch'
         when new.base_version is not null then 'recovery'
         when new.trigger = 'manual' then 'manual'
         when new.trigger = 'check' then 'ladder'
@@ -152,32 +151,4 @@ create or replace function due_waiting_summaries(p_limit integer) returns table 
 language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
     select w.run_id, w.tenant_id from public.waiting_summaries as w where w.done_at is null and w.not_before <= now()
     order by row_number() over (partition by w.tenant_id order by w.created_at, w.run_id), w.created_at limit p_limit
-$$;
-
--- Enter the wish for a batch for conversations of any tenant, unless one has an open batch or a waiting snapshot.
-create or replace function want_batches(p_ids uuid[], p_conversations uuid[]) returns table (batch_id uuid, tenant_id uuid)
-language sql security definer set search_path = pg_catalog, public, pg_temp as $$
-    insert into public.model_batches as made (id, tenant_id, conversation_id, request_id)
-    select wanted.id, c.tenant_id, c.id, c.check_request_id
-    from unnest(p_ids, p_conversations) as wanted (id, conversation_id)
-        join public.conversations as c on c.id = wanted.conversation_id
-    where not exists (
-        select from public.waiting_snapshots as w where w.conversation_id = c.id and w.version is not null)
-    on conflict do nothing
-    returning made.id, made.tenant_id
-$$;
-
--- Return open batches of any tenant that are to be looked at.
-create or replace function due_batches(p_limit integer) returns table (
-    batch_id uuid, tenant_id uuid, next_attempt_at timestamptz
-) language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
-    select b.id, b.tenant_id, b.next_attempt_at from public.model_batches as b
-    where b.state in ('wanted', 'sending', 'submitted', 'canceling', 'ended') and b.next_attempt_at <= now()
-    order by b.next_attempt_at limit p_limit
-$$;
-
--- Return which of the provider's batches belong to a row of any tenant: one key serves all of them.
-create or replace function known_batches(p_provider_ids text[]) returns setof text
-language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
-    select b.provider_batch_id from public.model_batches as b where b.provider_batch_id = any (p_provider_ids)
 $$;

@@ -16,7 +16,6 @@ create table erasures (
     pin_count integer not null,
     run_count integer not null,
     step_count integer not null,
-    batch_count integer not null,
     delivery_count integer not null,
     idempotency_key_count integer not null,
     proof bytea not null,

@@ -9,7 +9,7 @@ create table runs (
         constraint fk_runs_conversation_id_conversations references conversations (id),
     trigger text not null
         constraint ck_runs_trigger check (trigger in (
-            'check', 'pause', 'manual', 'overflow', 'budget', 'context_block', 'batch', 'pin', 'restore', 'fork', 'import')),
+            'check', 'pause', 'manual', 'overflow', 'budget', 'context_block', 'pin', 'restore', 'fork', 'import')),
     state text not null
         constraint ck_runs_state check (state in ('queued', 'running', 'committed', 'skipped', 'degraded', 'failed', 'dead')),
     queue text not null constraint ck_runs_queue check (queue in ('checks', 'summaries')),
@@ -43,7 +43,7 @@ create table runs (
     not_before timestamptz,
     -- What the run does. The trigger runs_kind fills it in where an insert leaves it out.
     kind text constraint ck_runs_kind
-        check (kind in ('ladder', 'manual', 'recovery', 'context_block', 'batch', 'request')),
+        check (kind in ('ladder', 'manual', 'recovery', 'context_block', 'request')),
     -- The process that holds the lease: when the process is known to have ended, the lease expires at once.
     process_id uuid
 );
@@ -150,68 +150,6 @@ create policy background on waiting_summaries for select to palimpsest_backgroun
 grant select, insert, update (not_before, done_at) on waiting_summaries to palimpsest_service;
 grant select on waiting_summaries to palimpsest_background;
 
--- Summaries at half price, a row for each Message Batch at the provider. zone_messages, part_ends and fingerprint say what it
--- was made of. Answers are kept until they are in a snapshot or of no use. Attempts are counted before they are made;
--- next_attempt_at is when the next one is due if the outcome stays unknown. Reservations count while the batch is open.
-create table model_batches (
-    id uuid constraint pk_model_batches primary key,
-    tenant_id uuid not null,
-    conversation_id uuid not null
-        constraint fk_model_batches_conversation_id_conversations references conversations (id) on delete cascade,
-    state text not null default 'wanted'
-        constraint ck_model_batches_state check (state in (
-            'wanted', 'sending', 'submitted', 'canceling', 'ended', 'committed', 'discarded', 'superseded', 'failed')),
-    request_id uuid,
-    base_version integer,
-    first_seq integer,
-    last_seq integer,
-    zone_messages integer,
-    part_ends integer[],
-    fingerprint text,
-    canary text,
-    model text,
-    prompt_version text,
-    answer_tokens integer,
-    provider_batch_id text,
-    answers text[],
-    model_calls integer not null default 0,
-    model_input_tokens integer,
-    model_output_tokens integer,
-    cost_usd numeric(14, 6),
-    attempts integer not null default 0,
-    failures integer not null default 0,
-    next_attempt_at timestamptz not null default now(),
-    run_id uuid constraint fk_model_batches_run_id_runs references runs (id) on delete set null,
-    reason text,
-    error text,
-    created_at timestamptz not null default now(),
-    sent_at timestamptz,
-    expires_at timestamptz,
-    finished_at timestamptz,
-    reserved_tokens bigint not null default 0,
-    reserved_cost_usd numeric(14, 6) not null default 0
-);
-create unique index uq_model_batches_open on model_batches (conversation_id)
-    where state in ('wanted', 'sending', 'submitted', 'canceling', 'ended');
-create index ix_model_batches_conversation_id_id on model_batches (conversation_id, id);
-create index ix_model_batches_due on model_batches (next_attempt_at)
-    where state in ('wanted', 'sending', 'submitted', 'canceling', 'ended');
-create index ix_model_batches_provider_batch_id on model_batches (provider_batch_id);
-create index ix_model_batches_run_id on model_batches (run_id);
-alter table model_batches alter column fingerprint set statistics 0, alter column canary set statistics 0,
-    alter column answers set statistics 0, alter column error set statistics 0;
-alter table model_batches enable row level security, force row level security;
-create policy tenant on model_batches
-    using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
-    with check (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid);
-create policy background on model_batches to palimpsest_background using (true) with check (true);
-grant select, insert, update (state, base_version, first_seq, last_seq, zone_messages, part_ends, fingerprint, canary,
-    model, prompt_version, answer_tokens, provider_batch_id, answers, model_calls, model_input_tokens, model_output_tokens,
-    cost_usd, attempts, failures, next_attempt_at, run_id, reason, error, sent_at, expires_at, finished_at, reserved_tokens,
-    reserved_cost_usd) on model_batches to palimpsest_service;
-grant select (id, tenant_id, conversation_id, state, provider_batch_id, next_attempt_at, finished_at), insert, update
-    (state, fingerprint, canary, answers, attempts, failures, next_attempt_at, reason, error, finished_at), delete on
-    model_batches to palimpsest_background;
 
 -- Model calls of a tenant by day (UTC). count_model_usage writes it in the transaction that records a step, so that it is the
 -- sum of the audit.

@@ -68,7 +68,6 @@ BLANKED: Final = {
     },
     "runs": {"error", "instructions", "policy"},
     "run_steps": {"detail", "error"},
-    "model_batches": {"answers", "error", "canary", "fingerprint"},
 }
 """Tables whose rows stay, and their columns that lose what they hold."""
 WORDLESS: Final = {
@@ -93,13 +92,6 @@ WORDLESS: Final = {
         "summarizer": "the name of a summarizer",
         "model": "the name of the model that was paid",
         "prompt_version": "a version",
-    },
-    "model_batches": {
-        "state": "a word of ours",
-        "reason": "a code",
-        "model": "the name of the model that is paid",
-        "prompt_version": "a version",
-        "provider_batch_id": "an id, by which it is canceled",
     },
 }
 """What else may hold text in the rows that stay, and why it is none of the conversation's."""
@@ -285,18 +277,6 @@ def hold_more(service: Service, path: str, word: str) -> None:
         f"of {word}",
         f"saw {word}",
         conversation,
-    )
-    owner(
-        service,
-        "insert into model_batches (id, tenant_id, conversation_id, state, answers, error, canary, fingerprint)"
-        " values (%s, %s, %s, 'failed', %s, %s, %s, %s)",
-        uuid4(),
-        service.tenant_id,
-        conversation,
-        [f"about {word}"],
-        f"saw {word}",
-        word,
-        word,
     )
 
 

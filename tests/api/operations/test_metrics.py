@@ -218,7 +218,7 @@ class TestApi:
     def test_what_waits_and_since_when_is_shown(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(installation, "CACHE_SECONDS", 0.0)
         calm = metrics(service)
-        for name in ("waiting_summary", "overdue_summary", "due_delivery", "due_batch"):
+        for name in ("waiting_summary", "overdue_summary", "due_delivery"):
             assert calm[f"palimpsest_oldest_{name}_seconds",] == 0
         path = service.conversation()
         service.append(path, HELLO)

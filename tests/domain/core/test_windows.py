@@ -181,7 +181,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "prune_allow",
         "prune_deny",
         "extra_strategies",
-        "batch_threshold_ratio",
+        "pause_threshold_ratio",
         "summarizer_model",
         "model_prices",
     }

@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.messages_api import problems
-from tests.support.servers.loopback_batches import BATCHES
 from tests.support.servers.loopback_chat import CHAT, completion, error_body, is_chat, too_long
 from tests.support.servers.loopback_chat import refused as refused_chat
 from tests.support.servers.loopback_compaction import compacted, is_compaction, refused
@@ -76,9 +75,6 @@ class Answering(BaseHTTPRequestHandler):
         except ValueError:
             body = None
         self.received = Received(-1, path, headers, raw, body)
-        if path.startswith(BATCHES):
-            self._batches("POST")
-            return
         unscripted = self._unscripted()
         turn = self.model.admit(self.received, scripted=unscripted is None)
         if turn is self.model.default and is_compaction(self.received):
@@ -99,22 +95,7 @@ class Answering(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         headers = {key.lower(): value for key, value in self.headers.items()}
         self.received = Received(-1, self.path.partition("?")[0], headers, b"", None)
-        if self.received.path.startswith(BATCHES):
-            self._batches("GET")
-        else:
-            status(404)(self)
-
-    def _batches(self, method: str) -> None:
-        self.model.admit(self.received, scripted=False)
-        try:
-            if {"x-api-key", "authorization"} & set(self.received.headers):
-                self.model.batches.answer(self, method)
-            else:
-                status(401, "x-api-key header is required")(self)
-        except OSError:
-            self.close_connection = True
-        finally:
-            self.model.finished(self.received)
+        status(404)(self)
 
     def _unscripted(self) -> Step | None:
         """Return what the API itself answers, whatever the script says; None if the script has its turn."""

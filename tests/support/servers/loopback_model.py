@@ -7,7 +7,7 @@ Every `POST /v1/messages`, and `/v1/chat/completions` (`loopback_chat`), takes t
 arrival; when none is left, `default` answers (a short summary that quotes the first line and the URLs of the prompt).
 Requests that the API itself would refuse get its 400 and take no step.
 `python -m tests.support.servers.loopback_model --port N` runs one by itself, with `--fault NAME` one that always fails
-in that way (`loopback_faults`). Message batches: `loopback_batches`.
+in that way (`loopback_faults`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from tests.support.eventually import PATIENCE_SECONDS
-from tests.support.servers.loopback_batches import LoopbackBatches
 from tests.support.servers.loopback_chat import CHAT, Dialect
 from tests.support.servers.loopback_faults import FAULTS
 from tests.support.servers.loopback_http import COUNT_TOKENS, MESSAGES, Received, Server
@@ -59,7 +58,6 @@ class LoopbackModel:
         self.context_tokens = context_tokens
         self.latency = latency
         self.dialect = dialect or Dialect()
-        self.batches = LoopbackBatches()
         self.closing = threading.Event()
         self._script = deque(script)
         self._changed = threading.Condition()

@@ -68,7 +68,6 @@ def pass_a_day(chat: Chat) -> None:
             "update model_usage set day = day - 10000",
             "update model_usage set day = day + 9999",
             "update waiting_summaries set not_before = not_before - interval '1 day'",
-            "update model_batches set next_attempt_at = next_attempt_at - interval '1 day'",
         ):
             connection.execute(text(statement))
 

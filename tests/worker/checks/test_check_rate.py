@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import event, text
 
 from store.conversations import conversations
-from store.runs import batches
 from tests.support.eventually import eventually
 from tests.support.service.in_process import Chat, Workers, check_state
 from tests.support.talk import request, rounds
@@ -82,12 +81,7 @@ def clear(connection: Connection, wanted: list[UUID]) -> None:
     conversations.clear_checks(connection, [states[each] for each in wanted])
 
 
-def want(connection: Connection, wanted: list[UUID]) -> None:
-    """Wish for batches in the order of `wanted`."""
-    batches.want(connection, wanted)
-
-
-@pytest.mark.parametrize("lock_many", [clear, want])
+@pytest.mark.parametrize("lock_many", [clear])
 def test_many_conversations_are_locked_in_the_order_of_their_ids(
     chat: Chat, lock_many: Callable[[Connection, list[UUID]], None]
 ) -> None:

@@ -54,7 +54,6 @@ def test_the_database_takes_what_the_code_names(chat: Chat, column: str, values:
         ("overflow", {"base_version": 0}, RunKind.RECOVERY),
         ("budget", {"base_version": 0}, RunKind.RECOVERY),
         ("context_block", {}, RunKind.CONTEXT_BLOCK),
-        ("batch", {}, RunKind.BATCH),
         ("overflow", {}, RunKind.REQUEST),
         ("pin", {}, RunKind.REQUEST),
         ("restore", {}, RunKind.REQUEST),

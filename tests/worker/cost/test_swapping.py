@@ -131,7 +131,7 @@ def test_what_is_said_meanwhile_keeps_the_cache_warm(chat: Chat, passes: Callabl
         ({}, None),
         ({}, "nobody-knows-1"),
         ({"prompt_cache_seconds": 0}, MODEL),
-        ({"batch_threshold_ratio": 1}, MODEL),
+        ({"pause_threshold_ratio": 1}, MODEL),
         ({"compaction_enabled": False, "input_token_budget": 0}, MODEL),
     ],
     ids=["forbidden", "no model", "no price", "no cache", "nothing ahead", "no summaries"],
@@ -370,7 +370,7 @@ def test_whatever_prices_clocks_and_usage_say_no_threshold_is_passed_and_nothing
     share: float,
 ) -> None:
     prices = {"mine": {"input": price, "output": 1, "cache_read": read}}
-    policy = {"model_prices": prices, "prompt_cache_seconds": cache, "batch_threshold_ratio": share}
+    policy = {"model_prices": prices, "prompt_cache_seconds": cache, "pause_threshold_ratio": share}
     conversation, workers = begin(chat, policy, "mine"), workers_of(chat)
     chat.append(conversation, [request("go", 100)])
     for number, (count, tokens, seconds, usage) in enumerate(life):

@@ -20,12 +20,9 @@ from store.conversations import branches, overflows, pins
 from store.conversations.context_blocks import new_blocks
 from store.engine import transaction
 from store.operations.operator_actions import Operator
-from store.runs import batches, requested, runs
+from store.runs import requested, runs
 from store.runs.requested import ManualRun
 from tests.support.eventually import eventually
-from tests.support.servers.loopback_batches import canceled
-from tests.support.service.batch_workers import BatchWorkers, batch_of, near_threshold, provider
-from tests.support.service.batch_workers import chat as batching
 from tests.support.service.in_process import Chat, Workers, head
 from tests.support.service.stepped_workers import Process
 from tests.support.talk import answer, exchanges, prose, request, rounds
@@ -35,9 +32,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from tests.support.servers.loopback_model import LoopbackModel
-
-__all__ = ["batching", "provider"]
 
 WORDS: Final = ("lorem", "They spoke")
 """What was said, and what a model or an extract makes of it."""
@@ -67,7 +61,6 @@ def told(chat: Chat, conversation: UUID) -> str:
                 "assemblies",
                 "turn_usages",
                 "runs",
-                "model_batches",
             ),
             "conversation_id = %(c)s",
         ),
@@ -259,70 +252,6 @@ def test_an_overflow_whose_summary_is_queued(chat: Chat) -> None:
     erase(chat, conversation)
     process.finish()
     nothing_is_left(chat, conversation)
-
-
-# Message batches
-
-
-def test_a_wish_for_a_batch(batching: Chat, provider: LoopbackModel) -> None:
-    conversation = near_threshold(batching)
-    workers = BatchWorkers(batching)
-    workers.check(conversation)
-    batch = batch_of(batching, conversation)
-    erase(batching, conversation)
-    workers.advance(batch.id)
-    assert batch_of(batching, conversation).state == "superseded"
-    assert not provider.batches.made
-    nothing_is_left(batching, conversation)
-
-
-@pytest.mark.parametrize("answers", ["none", "ended", "stored"])
-def test_a_batch_that_was_sent(batching: Chat, provider: LoopbackModel, answers: str) -> None:
-    """It is canceled, if it has not ended, and what it has cost is told; its answers are read by nobody."""
-    conversation = near_threshold(batching)
-    workers = BatchWorkers(batching)
-    batch = workers.submit(conversation)
-    if answers != "none":
-        provider.batches.end()
-    if answers == "stored":
-        with batching.database.transaction(batching.tenant_id) as connection:
-            claimed = batches.open_of(connection, batching.tenant_id, conversation)
-            assert claimed is not None
-            assert batches.answered(connection, claimed, ["They spoke of lorem."], batches.Costs(1, 100, 10))
-        assert "They spoke" in told(batching, conversation)
-    erase(batching, conversation)
-    row = batch_of(batching, conversation)
-    assert (row.state, row.reason, row.answers) == ("canceling", "erased", None)
-    nothing_is_left(batching, conversation)
-    workers.advance(batch)
-    if answers == "none":
-        assert "POST cancel" in provider.batches.calls
-        provider.batches.end(outcomes={0: canceled()})
-        workers.advance(batch)
-    row = batch_of(batching, conversation)
-    assert (row.state, row.answers) == ("superseded", None)
-    paid = batching.query(
-        "select s.model_calls, s.detail, s.error from run_steps as s join runs as r on r.id = s.run_id"
-        " where r.conversation_id = :c",
-        c=conversation,
-    )
-    assert paid == ([] if answers == "none" else [(1, None, None)])
-    nothing_is_left(batching, conversation)
-
-
-def test_a_batch_that_nobody_knows_the_id_of(batching: Chat, provider: LoopbackModel) -> None:
-    conversation = near_threshold(batching)
-    workers = BatchWorkers(batching)
-    provider.batches.lose()
-    batch = workers.submit(conversation)
-    assert batch_of(batching, conversation).state == "sending"
-    erase(batching, conversation)
-    provider.batches.end()
-    for _ in range(2):
-        workers.advance(batch)
-    row = batch_of(batching, conversation)
-    assert (row.state, row.answers, row.provider_batch_id) == ("superseded", None, provider.batches.only.id)
-    nothing_is_left(batching, conversation)
 
 
 # Writers that meet an erasure
