@@ -69,3 +69,9 @@ def test_several_keys_come_as_one_object_and_a_single_one_adds_to_it(monkeypatch
     assert merge(Settings().policy) == Policy(
         inline_tool_tags=("readNote",), prune_soft_share=0.2, prune_deny=("Read",)
     )
+
+
+def test_the_summarizer_of_message_batches_is_refused_with_the_one_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_SUMMARIZER", "anthropic-batch")
+    with pytest.raises(ValidationError, match="use `anthropic`"):
+        Settings()

@@ -262,6 +262,7 @@ def test_calls_that_are_named_exist() -> None:
     named = [
         (page, method, PLACEHOLDER.sub("{}", path.rstrip(".,;:)`")))
         for page, text in PAGES.items()
+        if page != "CHANGELOG.md"  # it also has the calls that were removed since
         for method, path in re.findall(r"\b(GET|POST|PUT|PATCH|DELETE) (/v1/[^\s`?\"']+)", text)
     ]
     assert len(named) > 30
