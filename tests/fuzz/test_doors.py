@@ -55,6 +55,7 @@ def test_a_body_at_the_gateways_doors_passes_is_answered_or_refused(service: Ser
         @settings(max_examples=settings().max_examples * 2)
         @given(drawn=door_bodies())
         @example(drawn=(GUARDRAIL, as_json(BODIES[GUARDRAIL][0])))
+        @example(drawn=(GUARDRAIL, b"{"))
         def search(drawn: tuple[str, bytes]) -> None:
             doors.answered_or_refused(drawn)
 
