@@ -95,7 +95,6 @@ def test_guardrails_leave_crowded_bodies_as_they_are(room: Room) -> None:
 
 COUNTED: Final = {
     "/v1/messages": CROWDED["rows"].replace(b"%s", b"messages"),
-    "/v1/compress": b'{"messages":' + listed(b"{}", 300_000) + b"}",
     "/beta/litellm_basic_guardrail_api": b'{"input_type":"request","texts":' + listed(b"1", 2_000_000) + b"}",
 }
 
