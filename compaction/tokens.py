@@ -35,16 +35,56 @@ _DENSITY: Final = (
 )
 """Weights of characters by script: four over the characters of a token, the mean of two public tokenizers."""
 _SCRIPTS: Final = tuple((weight, re.compile(pattern)) for weight, pattern in _DENSITY)
+_DIGITS: Final = b"0123456789"
+_FEWEST_DIGITS: Final = 1 / 32
+"""Share of digits below which a text is not searched for encoded runs: prose and code have less, base64 five times."""
+_LEAST_RUN: Final = 20
+_RUN: Final = re.compile(rb"[A-Za-z0-9+/=_-]{20,}+|[0-9.,:;+\[\]-]{20,}+")
+"""Runs that words do not make: identifiers, hashes, base64, rows of numbers."""
+_ENCODED: Final = (2.8, 1 / 16)
+_HEXADECIMAL: Final = (2.3, 1 / 4)
+_NUMBERS: Final = (1.9, 1 / 2)
+_ONE_NUMBER: Final = (1.3, 9 / 10)
+"""Weights of a character by the least share of digits in a run: four over the characters of a token of cl100k_base."""
 _MEDIA: Final = frozenset({"image", "document", "container_upload"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def text_weight(text: str) -> int:
-    """Return what `text` weighs in characters of English, by the density of its scripts; tokens are a quarter of it."""
+    """Return what `text` weighs in characters of English, by its scripts and what is encoded; tokens are a quarter."""
     if text.isascii():
-        return len(text)
+        return len(text) + _encoded_weight(text)
     extra = (sum(map(len, script.findall(text))) * (weight - 1) for weight, script in _SCRIPTS)
-    return len(text) + sum(extra)
+    return len(text) + sum(extra) + _encoded_weight(text)
+
+
+def _encoded_weight(text: str) -> int:
+    """Return what base64, hexadecimal numbers, UUIDs and rows of numbers weigh beyond their characters."""
+    data = text.encode(errors="replace")
+    if _count_digits(data) < len(data) * _FEWEST_DIGITS:
+        return 0
+    long_words = b" ".join(word for word in data.split() if len(word) >= _LEAST_RUN)
+    return sum(map(_run_weight, _RUN.findall(long_words)))
+
+
+def _run_weight(run: bytes) -> int:
+    length = len(run)
+    share = _count_digits(run) / length
+    if share >= _ONE_NUMBER[1]:
+        weight = _ONE_NUMBER[0]
+    elif share >= _NUMBERS[1] and not run.islower() and not run.isupper():
+        weight = _NUMBERS[0]
+    elif share >= _HEXADECIMAL[1]:
+        weight = _HEXADECIMAL[0]
+    elif share >= _ENCODED[1] and not run.islower() and not run.isupper():
+        weight = _ENCODED[0]
+    else:
+        return 0
+    return int(length * (weight - 1))
+
+
+def _count_digits(data: bytes) -> int:
+    return len(data) - len(data.translate(None, _DIGITS))
 
 
 def json_text(value: Any) -> str:
@@ -98,7 +138,7 @@ def content_tokens(content: Any) -> int:
 
 def _json_weight(value: Any) -> int:
     encoded = _encode(value)
-    return len(encoded) if encoded.isascii() else text_weight(encoded.decode())
+    return text_weight(encoded.decode())
 
 
 def _text_of_document(block: Mapping[str, Any]) -> int | None:

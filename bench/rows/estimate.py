@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bench.measure import Row, Sample, progress
+from bench.rows.encodings import TEXTS
 from cli.demo.scenario import job_search
 from cli.transcripts.readers import TranscriptError, read_transcripts
 from compaction.payload.assembly import fixed_tokens
@@ -82,6 +83,28 @@ def estimate(plan: Plan) -> list[Row]:
             if measured:
                 progress(f"  {source}: {len(measured)} conversations")
                 rows += _rows(source, measured)
+    return [*rows, *_rows_by_kind(lambda text: len(encode(text)))]
+
+
+def _rows_by_kind(count: Callable[[str], int]) -> list[Row]:
+    """Return how far the estimate of each kind of text is from the tokenizer's count, one sample each."""
+    rows = []
+    for kind, text in TEXTS.items():
+        counted = count(text)
+        errors = [
+            Sample(max(_LEAST, 100 * abs(guess - counted) / counted), {})
+            for guess in (content_tokens(text), len(text) / CHARS_PER_TOKEN)
+        ]
+        rows.append(
+            Row(
+                name=f"estimate-{kind.lower().replace(' ', '-')}",
+                what=f"tokens of a text in {kind}, relative error",
+                measured="estimate",
+                reference="characters / 4",
+                unit=" %",
+                samples=[(errors[0], errors[1])],
+            )
+        )
     return rows
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -114,3 +117,36 @@ def test_the_estimate_adds_up_and_grows_with_every_block(conversation: list[dict
             weights = [block_weight(block) for block in content]
             assert content_tokens(content) == math.ceil(sum(weights) / 4)
             assert content_tokens([*content, text_block("more")]) == math.ceil((sum(weights) + 4) / 4)
+
+
+_RUN = hashlib.sha512(b"a seed").digest() * 40
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        pytest.param(base64.b64encode(_RUN).decode(), 1.40, id="base64"),
+        pytest.param(base64.urlsafe_b64encode(_RUN).decode(), 1.40, id="base64 for URLs"),
+        pytest.param(_RUN.hex(), 1.76, id="hexadecimal"),
+        pytest.param(_RUN.hex().upper(), 1.73, id="hexadecimal in capitals"),
+        pytest.param("\n".join(str(UUID(bytes=_RUN[at : at + 16])) for at in range(0, 800, 16)), 1.56, id="UUIDs"),
+        pytest.param(",".join(f"{at * 7919 % 100_003 / 97:.4f}" for at in range(300)), 1.8, id="rows of numbers"),
+    ],
+)
+def test_encoded_text_counts_near_a_tokenizer(text: str, tokens: float) -> None:
+    """The second figure is the characters a token of cl100k_base, measured once over random text of the kind."""
+    assert 0.7 <= content_tokens(text) / (len(text) / tokens) <= 1.3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://www.example.com/products/category/item?page=12&sort=price " * 20,
+        "getUserProfileConfigurationManagerFactoryBean " * 20,
+        "x" * 5_000,
+        "2031-04-02 at 10:15, order 12345, 3 items, 99.50 in all. " * 20,
+        "/usr/lib/python3/dist-packages/package/module/file.py " * 20,
+    ],
+)
+def test_addresses_names_and_dates_are_not_taken_for_encoded_text(text: str) -> None:
+    assert content_tokens(text) == -(-len(text) // 4)
