@@ -14,9 +14,10 @@ from compaction.cache_marks import Marked, keep_last
 from compaction.shapes import serving
 from compaction.steps.ladder import Strategy, must_wait
 from compaction.steps.rehearsal import plan_run
-from compaction.steps.runs import Queue, RunReason
+from compaction.steps.runs import RunReason
 from runtime import ids, strategies
 from runtime.broker import CHECKS, SUMMARIES
+from runtime.queues import Queue
 from store.conversations import conversations, snapshots
 from store.runs import requested
 from store.runs.requested import ManualRun
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from actions.types.compactions import CompactionIn
     from compaction.policy import Policy
     from compaction.steps.rehearsal import RunPlan
-    from compaction.steps.runs import Queue
     from runtime.errors import RequestError
+    from runtime.queues import Queue
     from store.conversations.snapshots import Material
 
 TO_A_MODEL: Final = frozenset({"auto", "summary"})

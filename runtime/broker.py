@@ -14,8 +14,8 @@ from kombu import Queue as TaskQueue
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from compaction.steps.runs import Queue
 from runtime.addresses.redis_clients import redis_client, sentinels_of
+from runtime.queues import Queue
 
 if TYPE_CHECKING:
     from runtime.settings import Settings

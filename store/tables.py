@@ -42,7 +42,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, JSONB, REAL
 from sqlalchemy.types import UserDefinedType
 
-from compaction.steps.runs import ACTIVE, Queue, RunKind, RunState, RunTrigger, StepState
+from compaction.steps.runs import ACTIVE, RunKind, RunState, RunTrigger, StepState
+from runtime.queues import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
     from actions.monitoring.metrics import Metrics
-    from compaction.steps.runs import Queue
+    from runtime.queues import Queue
     from runtime.settings import Settings
 
 log = structlog.get_logger()

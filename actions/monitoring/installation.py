@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import text
 
 from actions.background.gateway_outcomes import Outcomes
-from compaction.steps.runs import Queue, RunState
+from compaction.steps.runs import RunState
 from migrations.revisions import is_enough
 from runtime.broker import QUEUES
 from runtime.database_faults import database_fault
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from actions.background.wakeups import Wakeups
     from runtime.database_faults import DatabaseFault
+    from runtime.queues import Queue
     from store.operations.processes import Process
 
 log = structlog.get_logger()

@@ -10,8 +10,9 @@ from msgspec import Meta, Struct
 from actions.types.context_blocks import ContextBlockRef
 from actions.types.core import Strict, money
 from compaction.claims.claim import ClaimCounts
-from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
+from compaction.steps.runs import RunKind, RunState, RunTrigger, StepState
 from runtime import ids
+from runtime.queues import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

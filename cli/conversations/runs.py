@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from compaction.steps.runs import Queue
+    from runtime.queues import Queue
     from runtime.settings import Settings
     from store.tables import AnyRow
     from store.tenants.tenants import Tenant

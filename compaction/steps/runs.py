@@ -9,15 +9,6 @@ from enum import StrEnum
 from typing import Final
 
 
-class Queue(StrEnum):
-    """Which workers a run waits for."""
-
-    CHECKS = "checks"
-    """Those that compute."""
-    SUMMARIES = "summaries"
-    """Those that wait for models."""
-
-
 class RunState(StrEnum):
     """How far a run is."""
 

@@ -16,7 +16,8 @@ from compaction.claims.packing import PackedClaim
 from compaction.coverage import Coverage
 from compaction.pins.ledger import EntrySource
 from compaction.pins.pinned import Pin
-from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
+from compaction.steps.runs import RunKind, RunState, RunTrigger, StepState
+from runtime.queues import Queue
 from store.tables import (
     JSONText,
     context_blocks,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sqlalchemy import text
 
-from compaction.steps.runs import Queue
+from runtime.queues import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

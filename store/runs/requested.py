@@ -8,8 +8,9 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from compaction.overrides import in_force
-from compaction.steps.runs import ACTIVE, Queue, RunKind, RunReason, RunState, RunTrigger
+from compaction.steps.runs import ACTIVE, RunKind, RunReason, RunState, RunTrigger
 from runtime import ids
+from runtime.queues import Queue
 from store.conversations.conversations import lock, mark_due
 from store.runs import ended
 from store.tables import conversations, run_steps, runs

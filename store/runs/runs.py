@@ -13,8 +13,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
 from compaction.steps.ladder import growth_margin
-from compaction.steps.runs import Queue, RunKind, RunReason, RunState, RunTrigger, StepState
+from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger, StepState
 from runtime import ids
+from runtime.queues import Queue
 from store.conversations.context_blocks import RUNS_WITH_BLOCKS
 from store.conversations.conversations import Hold, hold, mark_due
 from store.tables import conversations, run_steps, runs

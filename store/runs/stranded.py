@@ -13,7 +13,7 @@ from store.tables import conversations, runs
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from compaction.steps.runs import Queue
+    from runtime.queues import Queue
 
 _r, _c = runs.c, conversations.c
 

@@ -15,8 +15,8 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import NoPermissionError
 
-from compaction.steps.runs import Queue
 from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
+from runtime.queues import Queue
 from tests.faults.installation import SETTLE_SECONDS, installed, once
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import OwnRedis, own_redis

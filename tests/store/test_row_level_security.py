@@ -15,9 +15,10 @@ from psycopg.rows import dict_row
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
 from compaction.recall import segments
-from compaction.steps.runs import Queue, RunKind, RunTrigger, StepState
+from compaction.steps.runs import RunKind, RunTrigger, StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
+from runtime.queues import Queue
 from store import hot_path
 from store.archive import erasures
 from store.console import sessions

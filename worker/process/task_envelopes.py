@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
-from compaction.steps.runs import Queue
 from runtime.broker import CHECK_TASK, DELIVER_TASK, RUN_TASK
+from runtime.queues import Queue
 from runtime.tracing import HEADER
 
 if TYPE_CHECKING:

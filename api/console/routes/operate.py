@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from actions.caller import Caller
-    from compaction.steps.runs import Queue
+    from runtime.queues import Queue
 
 _Version = Annotated[int, QueryParameter(ge=0, le=2**31 - 1)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from compaction.steps.runs import Queue
 from runtime.broker import QUEUES
+from runtime.queues import Queue
 from store.operations.processes import MISSED_BEATS
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import redis
 from celery.exceptions import Reject
 from structlog.testing import capture_logs
 
-from compaction.steps.runs import Queue, RunState
+from compaction.steps.runs import RunState
 from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
+from runtime.queues import Queue
 from store.conversations import conversations, snapshots
 from store.runs import runs
 from tests.support.eventually import PATIENCE_SECONDS, eventually

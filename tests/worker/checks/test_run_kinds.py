@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from compaction.policy import merge
-from compaction.steps.runs import Queue, RunKind, RunState, RunTrigger, StepState
+from compaction.steps.runs import RunKind, RunState, RunTrigger, StepState
+from runtime.queues import Queue
 from store.runs import requested, runs
 from store.runs.requested import ManualRun
 from tests.support.service.in_process import SMALL, Workers

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import func, select, text
 
 from compaction.policy import merge
-from compaction.steps.runs import Queue
 from compaction.view import MARKER
+from runtime.queues import Queue
 from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
 from store.runs import requested, runs

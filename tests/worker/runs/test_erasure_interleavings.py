@@ -12,9 +12,10 @@ from sqlalchemy.exc import DBAPIError
 
 from compaction.payload.context_blocks import prepare
 from compaction.policy import merge
-from compaction.steps.runs import Queue, StepState
+from compaction.steps.runs import StepState
 from compaction.text.outline import ContextBlock
 from runtime import ids
+from runtime.queues import Queue
 from store.archive import erasures
 from store.conversations import branches, overflows, pins
 from store.conversations.context_blocks import new_blocks

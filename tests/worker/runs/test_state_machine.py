@@ -26,8 +26,8 @@ from compaction.pins.pinned import message_text
 from compaction.policy import merge
 from compaction.steps.refusal_wordings import Fault, Unit
 from compaction.steps.refusals import Refusal
-from compaction.steps.runs import Queue
 from compaction.tokens import content_tokens
+from runtime.queues import Queue
 from store.conversations import branches, conversations, overflows, pins
 from store.conversations.repinning import repin
 from store.runs import requested

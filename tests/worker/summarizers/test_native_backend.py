@@ -25,13 +25,13 @@ from compaction.shorten.fitting import fit_history
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.rehearsal import plan_run
-from compaction.steps.runs import Queue
 from compaction.steps.snapshot import Original, Snapshot, build, settle
 from compaction.steps.stage import Stage
 from compaction.summary.zone import OPENS, Zone, find_prefix, find_zone, opening_length, rebuild, replace_prefix
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
 from compaction.view import MARKER, OPENING, WRITTEN, View, ViewMessage
+from runtime.queues import Queue
 from runtime.settings import Settings
 from store.conversations import conversations, snapshots
 from store.runs import requested
