@@ -144,19 +144,21 @@ def test_what_is_asked_wrongly_is_a_result_that_says_so(service: Service, path: 
 def test_anothers_conversation_is_none(service: Service, path: str, way: Way) -> None:
     stranger = service.stranger.headers["authorization"].removeprefix("Bearer ")
     answers = set()
+    # The command names the conversation that it was started for.
+    missing = f"there is no conversation {path.rpartition('/')[2]}" if way == "stdio" else "There is no such resource"
 
     async def ask(client: Client) -> None:
         text, is_error = await called(client, "recall", query="garage")
         assert is_error
         answers.add(text.partition(":")[0].rstrip("."))
-        with pytest.raises(MCPError, match="no such resource"):
+        with pytest.raises(MCPError, match=f"(?i){missing}"):
             await client.list_resources()
 
     # What is named otherwise is the API's to tell from another's, in whatever way it is asked.
     unknown = () if way == "stdio" else (path[:-4] + "0000", path.rpartition("/")[0] + "/nothing")
     for conversation in (path, *unknown):
         run(service, way, conversation, ask, stranger)
-    assert answers == {"There is no such resource"}
+    assert answers == {missing}
 
 
 def test_a_users_conversations_are_asked_as_one(service: Service, way: Way) -> None:
