@@ -55,13 +55,13 @@ def test_a_database_that_lets_nobody_in_is_told_apart_and_a_statement_is_not() -
         sqlstate = "28P01"
 
     wrong = SaidError('password authentication failed for user "somebody"\nDETAIL: more')
-    assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]}"
+    assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]} (PALIMPSEST_DATABASE_URL)"
     assert (
         fault(DBAPIError("select 1", None, wrong))
         == "DBAPIError: 28P01 the database refuses the password of this login"
     )
     wrong.sqlstate = "22023"  # a role that is not there
-    assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]}"
+    assert fault(DBAPIError(None, None, wrong)) == f"DBAPIError: {str(wrong).splitlines()[0]} (PALIMPSEST_DATABASE_URL)"
     wrong.sqlstate = "23505"
     assert fault(DBAPIError(None, None, wrong)) == "DBAPIError: 23505"
     wrong.sqlstate = "53100"

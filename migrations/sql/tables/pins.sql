@@ -14,7 +14,7 @@ create table pins (
     speaker text not null default ''
 );
 create index ix_pins_conversation_id on pins (conversation_id);
-alter table pins alter column text set statistics 0, alter column source set statistics 0;
+alter table pins alter column text set statistics 0, alter column source set statistics 0, alter column speaker set statistics 0;
 alter table pins enable row level security, force row level security;
 create policy tenant on pins
     using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)

@@ -117,7 +117,7 @@ def test_a_key_that_may_not(service: Service) -> None:
         )
 
 
-@pytest.mark.parametrize("url", ["/", "/v1", "/v2/conversations", "/v1/conversations/x/y/z", "/v1/%00", "/docs/x.json"])
+@pytest.mark.parametrize("url", ["/v1", "/v2/conversations", "/v1/conversations/x/y/z", "/v1/%00", "/docs/x.json"])
 def test_no_such_route(service: Service, url: str) -> None:
     assert problem(service.client.get(url), 404, "not_found")
 
@@ -192,7 +192,7 @@ def test_a_body_that_is_too_large(service: Service) -> None:
             ", ".join(sorted(get_args(Scope))),
         ),
         ("POST", "/v1/webhooks", {"url": "https://a.example", "events": ["failed"]}, "/events/0", ", ".join(EVENTS)),
-        ("GET", "/v1/runs?state=done", None, "state", "queued, running, committed, skipped, failed, dead"),
+        ("GET", "/v1/runs?state=done", None, "state", "queued, running, committed, skipped, degraded, failed, dead"),
     ],
 )
 def test_a_value_that_is_none_of_a_few_is_told_which_they_are(

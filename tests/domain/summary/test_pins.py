@@ -260,8 +260,8 @@ def test_what_people_pinned_goes_first_and_of_it_the_newest() -> None:
 
 
 def test_every_speaker_keeps_the_newest_of_his_own_rules() -> None:
-    early = [Pin(f"a{n}", n, f"{n}" * 400, "standing_instruction", "user (anna)") for n in range(4)]
-    late = [Pin(f"b{n}", 50 + n, f"{n}b" * 200, "standing_instruction", "user (bob)") for n in range(2)]
+    early = [Pin(f"a{n}", n, chr(97 + n) * 400, "standing_instruction", "user (anna)") for n in range(4)]
+    late = [Pin(f"b{n}", 50 + n, chr(107 + n) * 400, "standing_instruction", "user (bob)") for n in range(2)]
     order = ["b1", "a3", "b0", "a2", "a1", "a0"]
     for room in range(40, 900, 10):
         kept, dropped = bound([*early, *late], max_tokens=room)

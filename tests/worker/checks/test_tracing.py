@@ -232,6 +232,7 @@ class TestInProcess:
         self, traced: Service, spans: InMemorySpanExporter
     ) -> None:
         traced.client.get("/v1/tenant", headers={"traceparent": CALLER})
+        eventually(lambda: bool(named(spans, "GET /v1/tenant")))
         (request,) = named(spans, "GET /v1/tenant")
         assert request.parent is not None
         assert (request.context.trace_id, request.parent.span_id) == (int("a" * 32, 16), int("b" * 16, 16))
@@ -244,6 +245,7 @@ class TestInProcess:
         self, traced: Service, spans: InMemorySpanExporter, traceparent: str
     ) -> None:
         answer = traced.client.get("/v1/tenant", headers={"traceparent": traceparent})
+        eventually(lambda: bool(named(spans, "GET /v1/tenant")))
         (request,) = named(spans, "GET /v1/tenant")
         request_id = ids.parse("req", answer.headers["request-id"])
         assert request_id is not None
