@@ -7,5 +7,5 @@ from typing import Any
 
 
 def printed_json(text: str) -> Any:
-    """Return the first JSON object of a text."""
-    return json.JSONDecoder().raw_decode(text[text.index("{") :])[0]
+    """Return the JSON object on the first line of a text that begins with one."""
+    return json.loads(next(line for line in text.splitlines() if line.startswith('{"')))

@@ -520,7 +520,7 @@ def test_a_summary_in_parts_stops_where_the_budget_ends(chat: Chat) -> None:
 
 def test_a_beginning_that_is_not_worth_having_waits_with_the_rest(chat: Chat) -> None:
     allow(chat, daily_model_tokens=1)
-    model = PricedModel(context_tokens=2_000)  # so small that a part has hardly any messages
+    model = PricedModel(context_tokens=2_200)  # so small that a part has hardly any messages
     workers = PaidWorkers(chat, StagedSummarizer(model))
     conversation = chat.begin({"summary_max_tokens": 200, "min_savings_tokens": 2_000})
     chat.append(conversation, exchanges(30, 200))
