@@ -51,7 +51,7 @@ class Fitted(NamedTuple):
     opening_dropped: bool = False
     """Whether of a first message with a summary only the summary is left."""
     left_out: tuple[int, ...] = ()
-    """Seqs of the messages that are gone."""
+    """Seqs of the stored messages that are gone."""
     media_replaced: int = 0
     """Images and files that gave way to texts, of the messages that are left."""
 
@@ -125,7 +125,7 @@ def fit_history(
         kept, _ = repair(kept if asked is None else kept[:-1])
     elif asked is not None:
         kept = kept[:-1]
-    gone = tuple(message.seq for message in view if message.seq not in kept_seqs)
+    gone = tuple(message.seq for message in view if message.seq not in kept_seqs and message.seq != WRITTEN)
     rounds_dropped = lacks_rounds or _lost_rounds(view, set(gone))
     tokens, exchanges_kept = _total(kept, size), count_exchanges(kept)
     media = len(media_of([message for message in view if message.seq in kept_seqs])) - len(media_of(kept))

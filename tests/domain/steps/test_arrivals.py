@@ -113,6 +113,16 @@ def test_what_is_dropped_without_a_summary_is_named_until_something_stands_for_i
     assert chat.context(conversation)["warnings"] == ["dropped without a summary: messages 0-31"]
 
 
+def test_a_message_that_compaction_wrote_is_not_named_as_left_out(chat: Chat) -> None:
+    policy = {"max_conversation_messages": 14, "protected_tail_messages": 12, "total_token_budget": 6_000}
+    model = BusyChat(chat, iter(()), iter(()))
+    model.conversation = conversation = chat.begin({"input_token_budget": 0} | policy)
+    chat.append(conversation, exchanges(15, 150))
+    Workers(chat, model).settle(conversation)
+    assert "left out to fit the token budget: messages 18" in chat.context(conversation)["warnings"]
+    assert unread(chat, conversation, model) == set()
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12, deadline=None)
 @given(
     begins=st.integers(15, 40),
