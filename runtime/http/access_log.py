@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -22,9 +23,11 @@ class AccessLog(NamedTuple):
     def add(self, method: str, route: str, status: int, seconds: float, tenant_id: UUID | None) -> None:
         """Log a request that was answered with `status`, 0 for none, by the template of its route.
 
-        The request's id is among the context variables.
+        The request's id is among the context variables. The request goes on where the log takes no line, as on a full
+        disk.
         """
         if self.is_on and route not in _PROBES:
             tenant = None if tenant_id is None else str(tenant_id)
             ms = round(seconds * 1_000, 1)
-            log.info("request.answered", method=method, route=route, status=status, ms=ms, tenant_id=tenant)
+            with suppress(OSError, ValueError):
+                log.info("request.answered", method=method, route=route, status=status, ms=ms, tenant_id=tenant)

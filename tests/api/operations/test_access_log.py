@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+import structlog
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from runtime.http.access_log import AccessLog
 from tests.support.service.running_api import running_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.service.running_api import Service
 
@@ -69,3 +72,14 @@ def test_it_can_be_turned_off(service: Service) -> None:
     with running_api(service.settings.model_copy(update={"access_log": False})) as api:
         assert requests_logged(lambda: httpx2.get(f"{api.url}/v1/tenant")) == []
     assert len(requests_logged(lambda: service.client.get("/v1/tenant"))) == 1
+
+
+def test_a_log_that_takes_nothing_fails_no_request(tmp_path: Path) -> None:
+    before = structlog.get_config()
+    file = (tmp_path / "log").open("w")
+    file.close()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(file), cache_logger_on_first_use=False)
+    try:
+        AccessLog(is_on=True).add("GET", "/v1/conversations", 200, 0.01, None)
+    finally:
+        structlog.configure(**before)
