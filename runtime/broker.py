@@ -68,8 +68,6 @@ def celery_app(settings: Settings, name: str) -> Celery:
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_send_task_events=False,
-        # It would obey whoever can publish on a channel: end workers, slow tasks down, stop taking messages.
-        worker_enable_remote_control=False,
         worker_soft_shutdown_timeout=30,
         worker_max_tasks_per_child=10_000,
         broker_connection_retry_on_startup=True,
@@ -87,8 +85,6 @@ def celery_app(settings: Settings, name: str) -> Celery:
             "socket_keepalive_options": KEEPALIVE,
             "health_check_interval": 25,
             "global_keyprefix": PREFIX,
-            # At a time: books that something has filled keep a worker from its work for tenths of a second.
-            "unacked_restore_limit": 1_000,
         },
     )
     if sentinels:
@@ -100,23 +96,9 @@ def celery_app(settings: Settings, name: str) -> Celery:
     return app
 
 
-def _lists(queue: str) -> list[str]:
-    return [queue + (f"\x06\x16{priority}" if priority else "") for priority in PRIORITIES]
-
-
-KEY_TYPES: Final = {
-    **{key: "list" for queue in QUEUES for key in _lists(queue)},
-    **{f"_kombu.binding.{queue}": "set" for queue in QUEUES},
-    "unacked": "hash",
-    "unacked_index": "zset",
-    "unacked_mutex": "string",
-}
-"""Redis types of the transport's keys, without their prefix."""
-
-
 def queue_keys(queue: str) -> list[str]:
     """Return the Redis lists that a queue consists of, one for each priority; their lengths are its depth."""
-    return [PREFIX + key for key in _lists(queue)]
+    return [PREFIX + queue + (f"\x06\x16{priority}" if priority else "") for priority in PRIORITIES]
 
 
 class QueueDepths:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
-from uuid import UUID
 
 import structlog
 from celery import Task
@@ -27,6 +26,7 @@ from worker.metrics import METRICS
 from worker.parts import choose_model, choose_summarizer, choose_ways
 from worker.process import place
 from worker.process.progress import Progress
+from worker.process.rejections import read_ids
 from worker.runs.budgets import Budgets
 from worker.runs.dispatch import Dispatcher
 from worker.runs.pausing import Pausing
@@ -36,6 +36,7 @@ from worker.tracing import traced_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
     from celery import Celery
 
@@ -197,8 +198,7 @@ def create_app(settings: Settings | None = None) -> Celery:
     def check(task: ServiceTask, conversation_ids: Sequence[str]) -> None:
         """Check a batch of conversations and carry out what is due at once."""
         pause_for_test("check.started")
-        ids = [UUID(text) for text in conversation_ids]
-        task.services.checker.check(ids, task.services.dispatcher.execute)
+        task.services.checker.check(read_ids(conversation_ids), task.services.dispatcher.execute)
 
     @app.task(base=base, bind=True, shared=False, name=RUN_TASK)
     def run(task: ServiceTask, tenant_id: str, run_id: str) -> None:
@@ -206,7 +206,7 @@ def create_app(settings: Settings | None = None) -> Celery:
         services = task.services
         if services.resources.calls.stopping:
             raise Reject("the worker stops", requeue=True)
-        lease = services.claim(UUID(tenant_id), UUID(run_id))
+        lease = services.claim(*read_ids([tenant_id, run_id]))
         if lease is None:
             return
         services.dispatcher.execute(lease)
@@ -217,6 +217,6 @@ def create_app(settings: Settings | None = None) -> Celery:
     @app.task(base=base, bind=True, shared=False, name=DELIVER_TASK)
     def deliver(task: ServiceTask, tenant_id: str, delivery_id: str) -> None:
         """Make one attempt at a webhook's delivery."""
-        task.services.courier.deliver(UUID(tenant_id), UUID(delivery_id))
+        task.services.courier.deliver(*read_ids([tenant_id, delivery_id]))
 
     return app

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CheckOutcome = Literal["idle", "begun", "in_the_way", "promoted", "recounted"]
 Attempt = Literal["done", "lost", "released", "failed"]
-Refusal = Literal["no_message", "unreadable", "misshapen", "unknown_task", "bookkeeping"]
+Refusal = Literal["unknown_task", "misshapen", "invalid_ids"]
 Delivery = Literal["delivered", "refused", "dead"]
 Prefix = Literal["expected", "cached", "missing"]
 Context = Literal["sent", "uncompacted"]

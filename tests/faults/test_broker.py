@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-import kombu
 import pytest
-import redis
-import structlog
 from prometheus_client.parser import text_string_to_metric_families
-from redis.exceptions import NoPermissionError
 
-from runtime.broker import CHECK_TASK, CHECKS, SUMMARIES, queue_keys
+from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
 from runtime.queues import Queue
 from tests.faults.installation import SETTLE_SECONDS, installed, once
 from tests.support.eventually import eventually
 from tests.support.servers.own_servers import OwnRedis, own_redis
-from worker.process.wary_channel import WaryChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,58 +24,7 @@ if TYPE_CHECKING:
     from tests.support.processes import Worker
 
 pytestmark = pytest.mark.slow
-log = structlog.get_logger()
 WORDS: Final = "the words of a stranger"
-NOTHING_DUE: Final = base64.b64encode(b"[[[]], {}, {}]").decode()
-"""The body of a message that asks for checks of no conversation."""
-
-
-def envelope(**changed: Any) -> dict[str, Any]:
-    """Return a message as Celery sends it, with parts changed; None takes one out."""
-    whole = {
-        "body": base64.b64encode(b'[[["no id"]], {}, {}]').decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {"task": CHECK_TASK, "id": str(uuid4()), "lang": "py"},
-        "properties": {
-            "body_encoding": "base64",
-            "delivery_tag": str(uuid4()),
-            "delivery_info": {"exchange": "", "routing_key": CHECKS},
-        },
-    }
-    return {name: value for name, value in (whole | changed).items() if value is not None}
-
-
-def nonsense() -> Iterator[bytes]:
-    """Yield what no task can be made of: no message, one without an envelope, and a part of each kind that is wrong."""
-    yield from (b"", b"\xff" + WORDS.encode(), WORDS.encode(), b"[" * 100_000, b"null", b"7", b"[]", b"{}")
-    properties = envelope()["properties"]
-    parts: list[dict[str, Any]] = [
-        {"properties": None},
-        {"properties": WORDS},
-        {"properties": {**properties, "delivery_tag": None}},
-        {"properties": {**properties, "delivery_tag": {"a": 1}}},
-        {"properties": {**properties, "delivery_info": None}},
-        {"properties": {**properties, "delivery_info": [WORDS]}},
-        {"properties": {**properties, "body_encoding": WORDS}},
-        {"headers": None},
-        {"headers": [WORDS]},
-        {"headers": {"task": CHECK_TASK}},
-        {"headers": {"task": WORDS, "id": WORDS}},
-        {"headers": {"task": [WORDS], "id": WORDS}},
-        {"headers": {"task": CHECK_TASK, "id": WORDS, "eta": WORDS}},
-        {"headers": {"task": CHECK_TASK, "id": WORDS, "compression": WORDS}},
-        {"body": None},
-        {"body": WORDS},
-        {"body": base64.b64encode(WORDS.encode()).decode()},
-        {"body": base64.b64encode(b"7").decode()},
-        {"body": base64.b64encode(b"[7]").decode()},
-        {"body": base64.b64encode(b"[[7], {}]").decode()},
-        {"content-type": WORDS},
-        {"content-type": "application/x-python-serialize"},
-    ]
-    for part in parts:
-        yield json.dumps(envelope(**part)).encode()
 
 
 @pytest.fixture(scope="module")
@@ -233,70 +176,31 @@ def test_redis_is_killed_while_a_model_is_asked(
     assert [worker.process.poll() for worker in workers] == [None] * 3
 
 
-@pytest.mark.fault("F11")
-def test_what_is_not_acknowledged_while_redis_is_away_keeps_no_place(broker: OwnRedis) -> None:
-    """As many as are taken at a time: else no other would be, and nobody would see that the connection is lost."""
-    messages: list[kombu.Message] = []
-    with kombu.Connection(broker.url) as connection:
-        connection.transport.Channel = WaryChannel
-        channel = connection.channel()
-        with kombu.Consumer(channel, kombu.Queue("few"), on_message=messages.append, prefetch_count=2):
-            with broker.client() as client:
-                client.lpush("few", *(json.dumps(envelope(body=NOTHING_DUE)) for _ in range(3)))
-            while len(messages) < 2:
-                connection.drain_events(timeout=SETTLE_SECONDS)
-            assert not channel.qos.can_consume()
-            broker.kill()
-            messages[0].ack_log_error(log, connection.connection_errors)
-            messages[1].reject_log_error(log, connection.connection_errors)
-            assert (len(messages), channel.qos.can_consume()) == (2, True)
-            broker.start()
-
-
-@pytest.mark.fault("F11")
-def test_what_redis_still_has_is_put_back_once_the_connection_is_given_up(broker: OwnRedis) -> None:
-    messages: list[kombu.Message] = []
-    with kombu.Connection(broker.url) as connection, broker.client() as client:
-        connection.transport.Channel = WaryChannel
-        channel = connection.channel()
-        with kombu.Consumer(channel, kombu.Queue(CHECKS), on_message=messages.append, prefetch_count=1):
-            client.lpush(CHECKS, json.dumps(envelope(body=NOTHING_DUE)))
-            while not messages:
-                connection.drain_events(timeout=SETTLE_SECONDS)
-            client.execute_command("ACL", "SETUSER", "default", "-hdel")
-            with pytest.raises(NoPermissionError):
-                messages[0].ack()
-            client.execute_command("ACL", "SETUSER", "default", "+hdel")
-            assert (client.hlen("unacked"), channel.qos.can_consume()) == (1, True)
-        channel.qos.restore_unacked_once()
-        assert (client.hlen("unacked"), client.llen(CHECKS)) == (0, 1)
-        client.delete(CHECKS)
-
-
 @pytest.mark.fault("F15")
 @pytest.mark.parametrize("queue", [CHECKS, SUMMARIES])
-def test_what_is_no_message_is_put_aside_and_the_worker_goes_on(
+def test_a_message_that_is_no_task_of_ids_is_rejected_and_the_worker_goes_on(
     installation: Installation, workers: list[Worker], queue: str
 ) -> None:
-    """More of each than the worker has room for: what is put aside keeps no place. Its log has none of it."""
+    """More of each than the worker has slots for: a rejected message keeps none."""
     worker = workers[[CHECKS, SUMMARIES].index(Queue(queue))]
     before = refusals(worker)
-    with redis.Redis.from_url(installation.broker_url) as client:
-        items = 3 * list(nonsense())
-        client.lpush(queue_keys(queue)[0], *items)
-    eventually(lambda: refusals(worker) == before + len(items), SETTLE_SECONDS)
+    for _ in range(3):
+        installation.app.send_task("palimpsest.unknown", args=[[str(uuid4())]], queue=queue)
+        installation.app.send_task(CHECK_TASK, args=[[WORDS]], queue=queue)
+        installation.app.send_task(CHECK_TASK, args=[7], queue=queue)
+        installation.app.send_task(RUN_TASK, args=[str(uuid4()), None], queue=queue)
+    eventually(lambda: len(refusals(worker)) == len(before) + 12, SETTLE_SECONDS)
+    assert Counter(refusals(worker)) - Counter(before) == {"unknown_task": 3, "invalid_ids": 9}
     installation.drain()
     talk = installation.talk()
     say(talk)
     once(talk.end_state(runs=1))
     assert [each.process.poll() for each in workers] == [None] * 3
-    text = worker.log.read_text()
-    assert WORDS not in text
-    assert "Traceback" not in text
 
 
-def refusals(worker: Worker) -> int:
-    return sum(event["event"] == "message.refused" for event in worker.events)
+def refusals(worker: Worker) -> list[str]:
+    """Return the reasons for which a worker has rejected messages."""
+    return [event["reason"] for event in worker.events if event["event"] == "message.refused"]
 
 
 @pytest.mark.fault("F23")

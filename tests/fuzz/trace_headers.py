@@ -1,32 +1,23 @@
-"""What callers and messages say of traces, and what providers say that becomes an attribute: every span can be sent.
-
-Also whole messages of the broker, changed: they are written anew with ids alone, or refused.
-"""
+"""What callers and messages say of traces, and what providers say that becomes an attribute: every span can be sent."""
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK
+from runtime.broker import CHECK_TASK
 from runtime.tracing import HEADER, TRACING, here, span
-from tests.fuzz.structure import changed_documents
 from tests.fuzz.turns import ODD_TEXTS, values
-from worker.process.task_envelopes import NotAMessageError, written_anew
 from worker.tracing import traced_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hypothesis.strategies import DrawFn, SearchStrategy
 
     from tests.support.service.running_api import Service
@@ -49,37 +40,12 @@ def _near_places() -> SearchStrategy[str]:
 @st.composite
 def trace_headers(draw: DrawFn) -> dict[str, Any]:
     """Draw what a caller sends, what a message brings, and what is told of a span."""
-    envelope = {
-        "body": base64.b64encode(json.dumps(draw(_bodies())).encode()).decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {
-            "task": draw(st.sampled_from([CHECK_TASK, RUN_TASK])),
-            "id": str(UUID(int=1)),
-            HEADER: draw(st.dictionaries(st.text(max_size=40), _near_places(), max_size=4)),
-        },
-        "properties": {
-            "body_encoding": "base64",
-            "delivery_tag": str(UUID(int=2)),
-            "delivery_info": {"exchange": "", "routing_key": CHECKS},
-        },
-    }
     return {
         "traceparent": draw(_near_places()),
         "tracestate": draw(st.one_of(st.none(), st.text(max_size=60))),
         "places": draw(st.one_of(st.dictionaries(st.text(max_size=40), _near_places(), max_size=200), values())),
         "attribute": draw(st.one_of(st.text(max_size=200), st.sampled_from(ODD_TEXTS), st.integers(), st.floats())),
-        "envelope": draw(changed_documents(st.just(envelope), most=3)),
     }
-
-
-def _bodies() -> SearchStrategy[Any]:
-    uuids = st.uuids().map(str)
-    return st.one_of(
-        st.lists(uuids, max_size=3).map(lambda found: [[found], {}, {}]),
-        st.tuples(uuids, uuids).map(lambda pair: [list(pair), {}, {"callbacks": [{"task": "x"}]}]),
-        values(),
-    )
 
 
 class TraceHeaders:
@@ -112,7 +78,6 @@ class TraceHeaders:
         for each in finished:
             encode_spans([each]).SerializeToString()
             assert _CANARY not in each.to_json()
-        self._message(drawn["envelope"])
 
     def _asked(self, drawn: dict[str, Any]) -> None:
         headers = {name: drawn[name] for name in ("traceparent", "tracestate") if drawn[name] is not None}
@@ -120,31 +85,11 @@ class TraceHeaders:
         answer = self._service.client.get("/v1/conversations?limit=1", headers=sendable)
         assert answer.status_code == 200, answer.text
 
-    def _message(self, envelope: Any) -> None:
-        try:
-            found = written_anew(envelope)
-        except NotAMessageError:
-            return
-        assert written_anew(found) == found
-        arguments, keywords, embedded = json.loads(base64.b64decode(found["body"]))
-        assert (keywords, embedded) == ({}, {})
-        for each in _leaves(arguments):
-            UUID(each)
-        assert set(found["headers"]) == {"lang", "task", "id", "root_id", "argsrepr", "kwargsrepr", HEADER}
-
 
 class _Request(dict[str, Any]):
     def __init__(self, places: Any) -> None:
         super().__init__({HEADER: places})
         self.id = str(uuid4())
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
 
 
 def _is_sendable(text: str) -> bool:

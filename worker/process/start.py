@@ -16,8 +16,8 @@ from runtime.tracing import TRACING
 from store.operations.processes import Activity
 from worker.app import create_app
 from worker.metrics import METRICS, Pipe
-from worker.process.consumer import SteadyConsumer
 from worker.process.exposition import Exposition, ProcessGauges
+from worker.process.rejections import count_rejections
 from worker.process.shutdown import end_in_time
 from worker.process.worker_life import SERVICE, WorkerLife, consumed
 
@@ -43,6 +43,7 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
     if unknown := sorted(set(queues) - set(QUEUES)):
         raise ValueError(f"unknown queue {', '.join(unknown)}; there are {', '.join(QUEUES)}")
     _quieten()
+    count_rejections()
     computes = list(queues) == [CHECKS]
     if concurrency:
         settings = settings.model_copy(update={"checks_concurrency": concurrency, "summaries_concurrency": concurrency})
@@ -65,7 +66,6 @@ def run_worker(settings: Settings, queues: Sequence[str], concurrency: int | Non
         pool="prefork" if computes else "threads",
         concurrency=slots,
         optimization="fair",
-        consumer_cls=SteadyConsumer,
         without_gossip=True,
         without_mingle=True,
         quiet=True,

@@ -93,7 +93,7 @@ def test_a_failed_task_logs_its_type_and_nothing_of_what_it_held(product: Produc
     with product.worker("checks", "--concurrency", "1") as worker:
         product.app.send_task(CHECK_TASK, args=[[secret]], queue=CHECKS)
         (refused,) = eventually(lambda: told("message.refused"), 60)
-        assert refused["reason"] == "unreadable"
+        assert refused["reason"] == "invalid_ids"
         as_owner(f"revoke execute on {function} from palimpsest_service")
         product.wake(lost)
         (failed,) = eventually(lambda: told("task.failed"), 60)
