@@ -8,6 +8,9 @@ STAMP := .venv/.installed
 JOBS ?= 3
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 ARGS ?=
+# The tests of a file share what its fixtures made, in this order. A run ends with the first test process that crashes:
+# pytest-xdist 3.8 may wait for ever for the tests that a replaced one had been given (its issues 1327 and 1378).
+BY_FILE := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Hundreds of processes of the product start in a run of the tests: where this is set, each would compile it again.
@@ -46,7 +49,7 @@ unit: $(STAMP) ## Run the tests that need no server, the whole domain among them
 
 test: $(STAMP) ## Run the tests against real servers
 	@.ci/browser
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) $(BY_FILE) -m "not slow" $(ARGS)
 
 clients: $(STAMP) ## Install what the clients' tests need (npm, LangChain, the SDKs), rewrite the TypeScript types, test all clients, also through the gateway, and record what these sent
 	@clients/install
@@ -64,7 +67,7 @@ clients-dist: $(STAMP) ## Build the clients as tarballs and wheels, into dist/cl
 	@clients/pack
 
 faults: $(STAMP) ## Break real processes as docs/reliability.md has it, slow tests and more examples of properties included; print what was measured
-	@PALIMPSEST_HYPOTHESIS=$${PALIMPSEST_HYPOTHESIS:-thorough} $(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@PALIMPSEST_HYPOTHESIS=$${PALIMPSEST_HYPOTHESIS:-thorough} $(BIN)/python -m pytest -p tests.faults.plugin -n $(JOBS) $(BY_FILE) $(ARGS)
 
 check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependencies
 	$(BIN)/ruff check

@@ -13,9 +13,10 @@ import hmac
 import importlib
 import os
 import shutil
+import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -360,8 +361,32 @@ def _configure_uncached(**given: Any) -> None:
 structlog.configure = _configure_uncached  # type: ignore[assignment] # takes what the other takes
 
 
+class _Output:
+    """Standard error as it is at each write, held for the length of it.
+
+    `print`, which structlog logs by, does not hold it before Python 3.13.3 (CPython's issue 130163): where pytest
+    replaces it while the API logs in its thread, the process ends by a segmentation fault.
+    """
+
+    def write(self, text: str) -> None:
+        output = sys.stderr
+        with suppress(ValueError):  # pytest has closed it
+            output.write(text)
+
+    def flush(self) -> None:
+        """Do nothing: pytest reads what was written from memory or a file."""
+
+
+def _restore_logging() -> None:
+    structlog.reset_defaults()
+    _configure(logger_factory=structlog.WriteLoggerFactory(_Output()))  # type: ignore[arg-type] # it writes no more
+
+
+_restore_logging()
+
+
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
-    """What one test's command logs and where is not the next one's."""
+    """Restore logging as it was before the test."""
     yield
-    structlog.reset_defaults()
+    _restore_logging()

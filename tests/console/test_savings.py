@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from psycopg.rows import dict_row
 
 from cli.installation.stats import run_stats
 from tests.support.eventually import eventually
-from tests.support.printed import printed_json
 from tests.support.service.console_client import signed_in, text_of
 from tests.support.service.running_api import conversation_at
 from worker.database import Database
@@ -78,7 +78,7 @@ def test_usages_of_turns_come_to_the_page_and_the_command(service: Service, caps
     cells = [text_of(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", section[0], re.DOTALL)]
     assert cells[9 + 1 : 9 + 3] == ["5", "22,000"]
     assert run_stats(service.settings, "acme", 7, as_json=True) == 0
-    calls = printed_json(capsys.readouterr().out)["calls"]
+    calls = json.loads(capsys.readouterr().out)["calls"]
     assert (calls["calls"], calls["input_tokens"], calls["cached_tokens"]) == (5, 22_000, 9_500)
     assert calls["saved_tokens"] == 0
     assert float(calls["cost_usd"]) > 0

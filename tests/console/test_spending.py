@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -18,7 +19,6 @@ from runtime.ids import external
 from store.console.spending import ModelDay
 from store.operations.statistics import Day
 from store.tenants.budgets import Budget
-from tests.support.printed import printed_json
 from tests.support.service.console_client import key_of, sign_in, signed_in, text_of
 from tests.support.spent_days import Call, id_at, spend
 
@@ -78,7 +78,7 @@ def test_it_agrees_with_the_api_and_the_command(
     assert total == sum(call.cost or 0 for call in CALLS if call.days_ago < 90)
     assert f"Spent on models ${total:.4f} in 90 days, 6 calls" in text_of(page)
     assert run_stats(service.settings, "acme", 90, as_json=True) == 0
-    for day in printed_json(capsys.readouterr().out)["days"]:
+    for day in json.loads(capsys.readouterr().out)["days"]:
         assert names[day["day"]][4:] == [f"{day['runs']:,}", f"{day['tokens_cut']:,}"]
         assert names[day["day"]][1] == f"{day['model_input_tokens']:,}"
 
