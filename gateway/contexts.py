@@ -14,7 +14,7 @@ from compaction.messages import CACHE_MARK, count_marks
 from compaction.pins.serving import check
 from compaction.repair import repair
 from compaction.shapes import codecs
-from compaction.shapes.inner import SentMessage
+from compaction.shapes.inner import Decoded, SentMessage, ShapeError
 from compaction.steps.snapshot import load_view
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage, strip_thinking
@@ -25,11 +25,12 @@ from gateway.conversations.carried_over import (
     with_client_ids,
 )
 from gateway.conversations.marks import MARK, mark_of
-from gateway.conversations.meaning import decode_row
+from gateway.conversations.meaning import UNREADABLE, UNREADABLE_ROW, decode_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compaction.shapes.inner import Shape
     from compaction.view import View
     from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
+_CALL_WORDS: Final = (b"tool", b"function", b"_call")
+"""One of them is in every call and every result, of whichever shape."""
 _EDITS: Final = "context_management"
 NO_LIMITS: Final = MediaLimits()
 
@@ -150,21 +153,18 @@ def _carefully(
     How many media gave way to the limits comes with them.
     """
     seqs = _seqs(place, len(history.rows))
-    values = {at: _value(history.rows[at]) for at in range(first, len(history.rows))}
     tail = []
     sent: dict[int, SentMessage] = {}
-    for at, value in values.items():
-        inner = decode_row(history.shape, value)
-        tail.append(ViewMessage(inner.role, inner.content, seqs[at]))
-        sent[seqs[at]] = SentMessage(history.rows[at].decode(), value, inner)
+    for at in range(first, len(history.rows)):
+        row = _read_row(history.shape, history.rows[at])
+        tail.append(ViewMessage(row.decoded.role, row.decoded.content, seqs[at]))
+        sent[seqs[at]] = row
     before = () if head is None else _head_view(history, place, head, first, has_other_ids=has_other_ids)
     if history.shape != "messages":
         places = {seq: at for at, seq in enumerate(seqs[:first])}
         for message in before:
             if message.seq in places:
-                row = history.rows[places[message.seq]]
-                value = _value(row)
-                sent[message.seq] = SentMessage(row.decode(), value, decode_row(history.shape, value))
+                sent[message.seq] = _read_row(history.shape, history.rows[places[message.seq]])
     view: View = (*before, *(tail if head is None else strip_thinking(tail, place.strip_thinking_through)))
     if head is not None and place.broken_through > head.covers_through:
         view, _ = repair(view)
@@ -179,6 +179,22 @@ def _carefully(
         same = own is not None and own.decoded.content is message.content
         rows.append(own.text.encode() if own is not None and same else _encode(message.as_message()))
     return rows, shed.replaced
+
+
+def _read_row(shape: Shape, row: bytes) -> SentMessage:
+    """Return a row as it goes on. One that cannot be read goes on byte for byte, as a text that nothing changes.
+
+    Raises ShapeError or what reading raises if the row may be part of a tool call, which has to stay with its result.
+    """
+    value: Any = {}
+    try:
+        value = _value(row)
+        return SentMessage(row.decode(), value, decode_row(shape, value))
+    except (ShapeError, *UNREADABLE):
+        if any(word in row for word in _CALL_WORDS):
+            raise
+    role = "assistant" if isinstance(value, dict) and value.get("role") == "assistant" else "user"
+    return SentMessage(row.decode(), {"role": role}, Decoded(role, UNREADABLE_ROW))
 
 
 def _head_view(

@@ -19,6 +19,7 @@ OUTCOME: Final = b"x-palimpsest-outcome"
 SAVED: Final = b"x-palimpsest-saved-tokens"
 RULES: Final = b"x-palimpsest-rules"
 REPAIRED: Final = b"x-palimpsest-repaired"
+OPAQUE: Final = b"x-palimpsest-opaque"
 REQUEST: Final = b"x-palimpsest-request"
 CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 """Where clients of the providers have their key."""
@@ -85,16 +86,20 @@ def incoming(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name not in dropped and not name.startswith(OURS)]
 
 
-def said(conversation: str | None, outcome: str, saved_tokens: int, rules: str = "", *, repaired: int = 0) -> Headers:
+def said(
+    conversation: str | None, outcome: str, saved_tokens: int, rules: str = "", *, repaired: int = 0, opaque: int = 0
+) -> Headers:
     """Return what the gateway says of a request; `rules` is the hash over those in it, "" where it is not known.
 
-    `repaired` is how many malformed rows of the client's went on repaired.
+    `repaired` is how many malformed rows of the client's went on repaired, `opaque` how many could not be read.
     """
     own = [(OUTCOME, outcome.encode()), (SAVED, b"%d" % saved_tokens)]
     if rules:
         own.append((RULES, rules.encode()))
     if repaired:
         own.append((REPAIRED, b"%d" % repaired))
+    if opaque:
+        own.append((OPAQUE, b"%d" % opaque))
     return [(CONVERSATION, conversation.encode()), *own] if conversation else own
 
 

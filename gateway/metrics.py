@@ -12,9 +12,9 @@ from gateway.doors import CALLED
 _OUTCOMES: Final = ("compacted", "unchanged", "bypassed", "failed_open")
 _PROVIDER_AWAY: Final = (502, 504)
 _TURNS: Final = ("stored", "resent", "lost", "not_storable")
-FailedOpen = Literal["database", "key", "limits"]
+FailedOpen = Literal["database", "key", "limits", "opaque"]
 """Why a request went on as it came: the database did not answer in time; it was away, so that the key could not be
-looked up; or the request is over a limit of what is read."""
+looked up; the request is over a limit of what is read; or its history is JSON that cannot be read here."""
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -48,7 +48,8 @@ class GatewayMetrics:
         self.refused = refused
         failed_open = Counter(
             "palimpsest_gateway_failed_open",
-            "Requests passed on as they came, by why: the database, a key that could not be looked up, or limits.",
+            "Requests passed on as they came, by why: the database, a key that could not be looked up, limits, or a "
+            "history that cannot be read (opaque).",
             ["why"],
             registry=registry,
         )

@@ -1,7 +1,7 @@
 """Strict JSON: bodies whose text, numbers and sizes every later step can take, or a problem that points at what is not.
 
-Parsers disagree about duplicate keys, lone surrogates and numbers that no double holds, and the originals are stored as
-they came. So anything that two readers could understand differently is refused before it is stored.
+Parsers disagree about duplicate keys and numbers that no double holds, and the originals are stored as they came. So
+anything that two readers could understand differently is refused before it is stored. Lone surrogates become U+FFFD.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from actions.errors import InvalidError, from_msgspec, step_into
+from compaction.text.surrogates import replace_lone_surrogates
 from runtime.errors import RequestError
 from runtime.settings import Settings
 
@@ -28,7 +29,9 @@ _NUL: Final = b"\\u0000"
 _COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 """How gzip (RFC 1952) and Zstandard (RFC 8878) begin."""
 _NOT_FINITE: Final = "Numbers are finite: no NaN, no Infinity, nothing that a double cannot hold."
-_NOT_UNICODE: Final = "Text is valid UTF-8 without lone surrogates."
+_NOT_UNICODE: Final = "Text is valid UTF-8."
+_NAMES: Final = ("external_id", "user_ref")
+"""Names that the client gives: two that differ in a lone surrogate alone must not become one."""
 _JSON_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -80,11 +83,18 @@ class StrictJson:
         ).decode
 
     def read(self, body: bytes, decode: Callable[[bytes, Any], T], kind: Any) -> T:
-        """Return what `decode` makes of a body and its plain values; raise the problem that it has as a `kind`."""
+        """Return what `decode` makes of a body and its plain values; raise the problem that it has as a `kind`.
+
+        Texts and keys with a lone surrogate have U+FFFD in its place.
+        """
         if self._may_be_crowded(body) and self._too_many(body):
             raise InvalidError(
                 f"A body has at most {self.limits.body_values:,} values, brackets and commas counted.", ""
             )
+        clean, replaced = replace_lone_surrogates(body)
+        if replaced:
+            _refuse_in_names(body)
+            body = clean
         try:
             value = self._parse(body.decode())
             if self._needs_check(body) and (fault := self._find(value, self.limits.json_depth)):
@@ -186,6 +196,25 @@ def _more_values_than(most: int) -> Callable[[bytes], object]:
         rb'(?:(?:[^",\[{]++|"(?:[^"\\]++|\\.)*+")*+[,\[{]){%d}+' % (most + 1),
         re.DOTALL,
     ).match
+
+
+def _refuse_in_names(body: bytes) -> None:
+    """Raise the problem of a name with a lone surrogate."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    for name in _NAMES if isinstance(value, dict) else ():
+        if isinstance(given := value.get(name), str) and not _is_unicode(given):
+            raise InvalidError("A name is valid UTF-8 without lone surrogates.", f"/{name}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _problem(fault: _Fault) -> RequestError:

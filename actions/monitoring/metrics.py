@@ -75,6 +75,12 @@ class Metrics:
             registry=self._registry,
         )
         """Rows that a gateway stored as a remark."""
+        self.ambiguous_rows = Counter(
+            "palimpsest_gateway_ambiguous_rows",
+            "Rows of histories with a key given twice, of which a gateway stored the last value.",
+            registry=self._registry,
+        )
+        """Rows with a key given twice."""
         overflows = Counter(
             "palimpsest_overflows",
             "Prompts reported as too long for their model, by what was done.",

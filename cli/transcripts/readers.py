@@ -14,6 +14,7 @@ from cli.transcripts.raw_json import ABSENT, FieldError, field_error, join_path,
 from cli.transcripts.shaped import json_path, sent_message
 from compaction.shapes import codecs
 from compaction.shapes.inner import Shape, ShapeError
+from compaction.text.surrogates import replace_lone_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,6 +161,7 @@ def _documents(path: Path, data: bytes) -> list[_Document]:
         raise TranscriptError(path, at_line, "$", f"the file is not UTF-8: {error.reason}") from None
     if not data.strip():
         raise TranscriptError(path, 1, "$", "the file is empty")
+    data, _ = replace_lone_surrogates(data)
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
     documents: list[_Document] = []
     for number, line in lines:

@@ -11,21 +11,26 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
 from compaction.shapes.acceptance import is_accepted, repair_message
-from gateway.conversations.meaning import UNREADABLE, row_digest
+from gateway.conversations.meaning import UNREADABLE, can_be_read, row_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from compaction.shapes.inner import Shape
 
+T = TypeVar("T")
+_RowName = tuple[int, int, bytes]
+"""What a row is remembered by: its hash, its length, its last bytes."""
 KEY_BYTES: Final = 16
 REMEMBERED_ROWS: Final = 100_000
 """Rows whose digest a process remembers, at some hundred bytes each."""
+MOST_CHECKED_BYTES: Final = 1_000_000
+"""Bytes of a row in which keys are compared, some milliseconds of work; a longer one is media or a file."""
 LISTS: Final[Mapping[Shape, str]] = {"messages": "messages", "chat": "messages", "responses": "input"}
 """What the list of rows is called."""
 _INSTRUCTS: Final = ("system", "developer")
@@ -33,11 +38,6 @@ _INSTRUCTS: Final = ("system", "developer")
 _END_BYTES: Final = 24
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
 _COMPACTS: Final = re.compile(rb'"type"\s*:\s*"compaction_trigger"')
-_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-_ESCAPE: Final = re.compile(
-    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
-"""An escaped backslash, a surrogate pair, or half of one."""
 _NUL: Final = b"\\u0000"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -48,6 +48,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 class NotJsonError(Exception):
     """A body that no provider could read."""
+
+
+class OpaqueHistoryError(Exception):
+    """A body that others may read, and this service cannot."""
 
 
 class ResentHistory(NamedTuple):
@@ -64,6 +68,8 @@ class ResentHistory(NamedTuple):
 
     replaced: int = 0
     """Halves of surrogate pairs in its texts that were replaced."""
+    opaque: int = 0
+    """Rows that cannot be read, or that readers understand differently because a key is given twice."""
 
     @property
     def repairs(self) -> int:
@@ -91,7 +97,7 @@ class ResentHistory(NamedTuple):
 def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
     """Return the history in a body, None where it has none that could be stored: it goes on as it came.
 
-    Raises NotJsonError for what is no JSON.
+    Raises NotJsonError for what is no JSON, and OpaqueHistoryError for JSON that cannot be read here.
     """
     try:
         fields = _fields(body)
@@ -106,9 +112,12 @@ def read_history(shape: Shape, body: bytes) -> ResentHistory | None:
             every = [bytes(row) for row in _rows(listed)]
         said = (at for at, row in enumerate(every) if not _instructs(row))
         lead = 0 if shape == "messages" else next(said, len(every))
-    except UNREADABLE:
-        refuse_unreadable(body)
+    except msgspec.ValidationError:
+        # It is no request of that API.
         return None
+    except UNREADABLE as error:
+        refuse_unreadable(body)
+        raise OpaqueHistoryError(str(error)) from None
     rows = every[lead:]
     return ResentHistory(shape, fields, every[:lead], rows) if rows else None
 
@@ -167,47 +176,35 @@ def _without_nul(value: Any) -> Any:
     return [_without_nul(each) for each in value] if isinstance(value, list) else value
 
 
-def replace_lone_surrogates(body: bytes) -> tuple[bytes, int]:
-    """Return a body with U+FFFD in the place of halves of surrogate pairs, and how many there were.
-
-    Clients that cut texts leave such halves behind. They are no Unicode, and many providers refuse them.
-    """
-    if not _HALF.search(body):
-        return body, 0
-    count = 0
-
-    def replaced(escape: re.Match[bytes]) -> bytes:
-        nonlocal count
-        if escape["half"] is None:
-            return escape[0]
-        count += 1
-        return b"\\ufffd"
-
-    return _ESCAPE.sub(replaced, body), count
-
-
 class RowDigests:
     """Digests of rows; those of rows that were seen lately are remembered, as clients resend nearly all of theirs."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[int, int, bytes], bytes] = OrderedDict()
-        self._malformed: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
+        self._known: OrderedDict[_RowName, bytes] = OrderedDict()
+        self._malformed: OrderedDict[_RowName, None] = OrderedDict()
+        self._opaque: OrderedDict[_RowName, None] = OrderedDict()
 
     def of(self, row: bytes, shape: Shape) -> bytes:
         """Return the digest of what a row means."""
         remembered = _remembered(row, shape)
         digest = self._known.get(remembered)
         if digest is None:
-            value = _value(row)
-            digest = row_digest(shape, value)
-            self._known[remembered] = digest
-            if len(self._known) > REMEMBERED_ROWS:
-                self._known.popitem(last=False)
-            if isinstance(value, dict) and not is_accepted(shape, value):
-                self._malformed[remembered] = None
-                if len(self._malformed) > REMEMBERED_ROWS:
-                    self._malformed.popitem(last=False)
+            digest = self._read(row, shape, remembered)
+            _remember(self._known, remembered, digest)
         return digest
+
+    def _read(self, row: bytes, shape: Shape, remembered: _RowName) -> bytes:
+        """Return the digest of a row that is new here. A row that cannot be read means its own bytes."""
+        try:
+            value = _value(row)
+        except UNREADABLE:
+            _remember(self._opaque, remembered, None)
+            return hashlib.sha256(row).digest()
+        if isinstance(value, dict) and not is_accepted(shape, value):
+            _remember(self._malformed, remembered, None)
+        elif not can_be_read(shape, value) or has_repeated_keys(row):
+            _remember(self._opaque, remembered, None)
+        return row_digest(shape, value)
 
     def malformed(self, rows: Sequence[bytes], shape: Shape) -> tuple[int, ...]:
         """Return the places of malformed rows. It costs nothing as long as the process has met none."""
@@ -215,8 +212,43 @@ class RowDigests:
             return ()
         return tuple(place for place, row in enumerate(rows) if _remembered(row, shape) in self._malformed)
 
+    def opaque(self, rows: Sequence[bytes], shape: Shape) -> int:
+        """Return how many rows are opaque. It costs nothing as long as the process has met none."""
+        return sum(_remembered(row, shape) in self._opaque for row in rows) if self._opaque else 0
 
-def _remembered(row: bytes, shape: Shape) -> tuple[int, int, bytes]:
+
+def has_repeated_keys(row: bytes) -> bool:
+    """Return whether an object in a row has a key twice. Rows over MOST_CHECKED_BYTES are not looked at."""
+    if len(row) > MOST_CHECKED_BYTES:
+        return False
+    try:
+        _pairs(row.decode())
+    except _RepeatedKeyError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice."""
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len(dict(pairs)) != len(pairs):
+        raise _RepeatedKeyError
+
+
+_pairs: Final = json.JSONDecoder(object_pairs_hook=_refuse_repeated_keys, parse_int=len, parse_float=len).decode
+
+
+def _remember(remembered: OrderedDict[_RowName, T], name: _RowName, value: T) -> None:
+    remembered[name] = value
+    if len(remembered) > REMEMBERED_ROWS:
+        remembered.popitem(last=False)
+
+
+def _remembered(row: bytes, shape: Shape) -> _RowName:
     # By Python's hash, whose salt is the process's own: nobody can look for two rows that share it.
     return hash((shape, row)), len(row), row[-_END_BYTES:]
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What reading raises for what is no JSON, or none that every reader takes."""
+UNREADABLE_ROW: Final = "(A message that could not be read here is left out.)"
+"""The text that is stored in the place of a row that cannot be read."""
 MOST_PLACEHOLDER_CHARS: Final = 400
 """Characters of a text that a client puts in the place of what it has cleared."""
 _DIGEST_BYTES: Final = 16
@@ -153,6 +155,15 @@ def decode_row(shape: Shape, row: Any) -> Decoded:
     if role not in ("user", "assistant") or not isinstance(content, str | list):
         raise ShapeError("Expected a message of the user's or the assistant's.")
     return Decoded(str(role), disarm_inner_blocks(content))
+
+
+def can_be_read(shape: Shape, value: Any) -> bool:
+    """Return whether a row has an inner form."""
+    try:
+        decode_row(shape, value)
+    except ShapeError:
+        return False
+    return True
 
 
 def system_row_as_user(row: Any) -> Any:

@@ -122,6 +122,10 @@ class SeenHistories:
         """Return the places of rows, of which the links are known, that the API of their shape refuses."""
         return self._digests.malformed(rows, shape)
 
+    def opaque(self, shape: Shape, rows: Sequence[bytes]) -> int:
+        """Return how many rows, of which the links are known, cannot be read or can be read in two ways."""
+        return self._digests.opaque(rows, shape)
+
     def known(self, shape: Shape, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
         """Return the history in a body, and what stands for its beginnings; None where all of it has to be read."""
         opening = _OPENINGS[shape].search(body)

@@ -25,7 +25,7 @@ from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
 from gateway.conversations.carried_over import with_stored_ids
 from gateway.conversations.histories import KEY_BYTES, as_stored
-from gateway.conversations.meaning import UNREADABLE, decode_row, system_row_as_user
+from gateway.conversations.meaning import UNREADABLE, UNREADABLE_ROW, decode_row, system_row_as_user
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
 from runtime import ids
@@ -59,7 +59,6 @@ ROW_BYTES: Final = 4_096
 """Bytes of a body that take as long to read as a row of no length."""
 REST: Final = 3
 """Times as long as one part of a long history took to store until the next begins: other requests go on meanwhile."""
-UNREADABLE_ROW: Final = "(A message that could not be read here is left out.)"
 OVERTAKEN: Final = 3
 """Times that a turn is tried again after another one of its conversation came first."""
 log = structlog.get_logger()
@@ -351,12 +350,19 @@ async def _append(
         size = sum(map(len, rows)) + ROW_BYTES * len(rows)
         body, turn = await run_aside(size, _read_rows, fields, rows, policy, services.strict)
     except RequestError as problem:
-        messages, unreadable = await run_aside(size, _readable_rows, fields["shape"], rows, policy, services.strict)
-        if unreadable == len(rows):
+        readable = await run_aside(size, _readable_rows, fields["shape"], rows, policy, services.strict)
+        if readable.unreadable == len(rows):
             raise
-        log.warning("gateway.rows_unreadable", count=unreadable, detail=problem.detail)
-        services.metrics.unreadable_rows.inc(unreadable)
-        body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
+        log.warning(
+            "gateway.rows_unreadable",
+            count=readable.unreadable,
+            ambiguous=readable.ambiguous,
+            detail=problem.detail,
+            conversation=str(conversation_id),
+        )
+        services.metrics.unreadable_rows.inc(readable.unreadable)
+        services.metrics.ambiguous_rows.inc(readable.ambiguous)
+        body = _encode({**fields, "messages": [msgspec.Raw(row) for row in readable.rows]})
         turn = await run_aside(size, read_turn, body, policy, services.strict)
     appended = await store_turn(caller, conversation_id, turn, idempotency_key=idempotency_key, body=body)
     if appended.outcome not in {"appended", "replayed", "out_of_order"}:
@@ -374,24 +380,34 @@ def _read_rows(fields: dict[str, Any], rows: Sequence[bytes], policy: Policy, st
     return body, read_turn(body, policy, strict)
 
 
-def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: StrictJson) -> tuple[list[bytes], int]:
-    """Return rows as they can be stored, and how many have a text in their place because they cannot.
+class _ReadableRows(NamedTuple):
+    """Rows as they can be stored."""
 
-    Of a key that is given twice the last value counts, as it does to most readers.
-    """
+    rows: list[bytes]
+    unreadable: int
+    """Rows that have a remark in their place."""
+    ambiguous: int
+    """Rows with a key given twice, of which the last value is stored."""
+
+
+def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: StrictJson) -> _ReadableRows:
+    """Return rows as they can be stored. Of a key that is given twice the last value counts, as for most readers."""
     every: list[bytes] = []
-    unreadable = 0
+    unreadable = ambiguous = 0
     for row in rows:
+        is_ambiguous = False
         try:
             stored_row = _stored_form(shape, as_stored(row))
             if not _can_be_read(shape, stored_row, policy, strict):
+                is_ambiguous = True
                 stored_row = _stored_form(shape, as_stored(_encode(_value(row))))
             is_readable = _can_be_read(shape, stored_row, policy, strict)
         except (RequestError, ShapeError, *UNREADABLE):
             is_readable = False
         unreadable += not is_readable
+        ambiguous += is_readable and is_ambiguous
         every.append(stored_row if is_readable else _in_place_of(row))
-    return every, unreadable
+    return _ReadableRows(every, unreadable, ambiguous)
 
 
 def _can_be_read(shape: Shape, row: bytes, policy: Policy, strict: StrictJson) -> bool:

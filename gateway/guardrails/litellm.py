@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
+from compaction.text.surrogates import replace_lone_surrogates
 from gateway.body_limits import OverLimitsError, read_body_aside
 from gateway.conversations.histories import KEY_BYTES, NotJsonError, refuse_unreadable
 from gateway.conversations.meaning import UNREADABLE
@@ -102,7 +103,8 @@ class GuardrailRequest(AnsweredRequest):
             count_failed_open(self._services, "limits")
             return Reply(_NOTHING, "failed_open")
         if asked is None:
-            return Reply(_NOTHING, "unchanged")
+            count_failed_open(self._services, "opaque")
+            return Reply(_NOTHING, "failed_open")
         if asked.input_type == "response":
             self._keep_answer(asked)
             return Reply(_NOTHING, "unchanged")
@@ -182,6 +184,7 @@ class GuardrailRequest(AnsweredRequest):
 
 def _asked(body: bytes) -> _Asked | None:
     """Return what is asked, None for what only others can read. Raises DoorError for anything else."""
+    body, _ = replace_lone_surrogates(body)
     try:
         asked = _read(body)
     except UNREADABLE as error:

@@ -79,7 +79,7 @@ class CalledRequest(NamedTuple):
             unstored = history._replace(fields={}, lead=[], rows=[*[b""] * first, *history.rows[first:]])
             learned = learned._replace(history=unstored)
         request = self.request
-        kept = PreparedRequest(b"", request.outcome, learned, repaired=request.repaired)
+        kept = PreparedRequest(b"", request.outcome, learned, repaired=request.repaired, opaque=request.opaque)
         return CalledRequest(self.response, kept, self.committed)
 
 
@@ -133,7 +133,9 @@ class ProviderCall:
         if refusal is None:
             without_tool = refused.placed.body_without_tool if refused.placed else None
             if without_tool is not None and error.status in _WITHOUT_TOOLS and "tool" in error.text.lower():
-                return PreparedRequest(without_tool, "unchanged", refused.learned, repaired=refused.repaired)
+                return PreparedRequest(
+                    without_tool, "unchanged", refused.learned, repaired=refused.repaired, opaque=refused.opaque
+                )
             if error.status is None or error.status in _MALFORMED:
                 self._services.metrics.unread_refusals.labels(self._provider(caller), error.status or _OK).inc()
             return None

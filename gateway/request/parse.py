@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from compaction.text.surrogates import replace_lone_surrogates
 from gateway.body_limits import read_body_aside
 from gateway.conversations.histories import (
     LISTS,
     NotJsonError,
+    OpaqueHistoryError,
     read_history,
     refuse_unreadable,
-    replace_lone_surrogates,
 )
 from gateway.conversations.meaning import UNREADABLE
 from gateway.doors import DoorError
@@ -30,7 +31,8 @@ log = structlog.get_logger()
 async def parse(services: GatewayServices, caller: Caller | None, door: Door, body: bytes) -> ParsedRequest | None:
     """Return a request with its history; None for one without a history that can be stored.
 
-    Raises DoorError for a body that is no JSON, and OverLimitsError for one that is not read.
+    Raises DoorError for a body that is no JSON, OpaqueHistoryError for one that only others can read, and
+    OverLimitsError for one that is over the limits.
     """
     try:
         return await read_body_aside(services, caller, body, _parse, services, door, body)
@@ -62,9 +64,9 @@ def _parse_clean(services: GatewayServices, door: Door, body: bytes) -> ParsedRe
         if has_own:
             history = history._replace(rows=without_thoughts(history.rows))
         links = services.seen.links(door.shape, history.rows)
-    except UNREADABLE:
+    except UNREADABLE as error:
         refuse_unreadable(body)
-        return None
+        raise OpaqueHistoryError(str(error)) from None
     if has_own:
         body = history.with_rows(history.rows)
     else:
@@ -75,6 +77,10 @@ def _parse_clean(services: GatewayServices, door: Door, body: bytes) -> ParsedRe
 def _repair_rows(services: GatewayServices, parsed: ParsedRequest) -> ParsedRequest:
     """Return a request whose malformed rows are repaired in its body; the originals are stored."""
     history = parsed.history
+    if opaque := services.seen.opaque(history.shape, history.rows):
+        log.info("gateway.rows_opaque", count=opaque, shape=history.shape)
+        history = history._replace(opaque=opaque)
+        parsed = parsed._replace(history=history)
     malformed = services.seen.malformed(history.shape, history.rows)
     if not malformed:
         return parsed

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from compaction.media.limits import limits_of
 from gateway.body_limits import OverLimitsError
+from gateway.conversations.histories import OpaqueHistoryError
 from gateway.conversations.increments import as_the_provider_has_it, previous_in, response_key
 from gateway.headers import CODING, is_bypassed
 from gateway.request.parse import parse
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from gateway.services import GatewayServices
 
 _IDENTITY: Final = b"identity"
+_OF_THE_REQUEST: Final = ("limits", "opaque")
+"""Reasons to fail open that say nothing of how the gateway is."""
+log = structlog.get_logger()
 
 
 async def prepare(
@@ -47,6 +53,9 @@ async def _prepare(
         parsed = await parse(services, caller, door, body)
     except OverLimitsError:
         return _fail_open(services, body, "limits")
+    except OpaqueHistoryError as error:
+        log.warning("gateway.history_opaque", detail=str(error))
+        return _fail_open(services, body, "opaque")
     if parsed is None:
         return PreparedRequest(await _restore_increment(services, caller, door, body), "unchanged")
     return await _recognise_and_rewrite(services, caller, headers, parsed)
@@ -56,7 +65,9 @@ async def _recognise_and_rewrite(
     services: GatewayServices, caller: Caller | None, headers: Mapping[bytes, bytes], parsed: ParsedRequest
 ) -> PreparedRequest:
     if caller is None:
-        return _fail_open(services, parsed.body, "key")._replace(repaired=parsed.history.repairs)
+        return _fail_open(services, parsed.body, "key")._replace(
+            repaired=parsed.history.repairs, opaque=parsed.history.opaque
+        )
     try:
         placed = await recognise(services, caller, headers, parsed)
     except AwayError:
@@ -67,7 +78,7 @@ async def _recognise_and_rewrite(
 def count_failed_open(services: GatewayServices, why: FailedOpen) -> None:
     """Count a request that goes on, or is answered, as it came."""
     services.metrics.failed_open[why].inc()
-    services.core.gateway_outcomes.add(is_open=why != "limits")
+    services.core.gateway_outcomes.add(is_open=why not in _OF_THE_REQUEST)
 
 
 def _fail_open(services: GatewayServices, body: bytes, why: FailedOpen) -> PreparedRequest:
@@ -79,7 +90,7 @@ async def _fail_open_unplaced(services: GatewayServices, caller: Caller, parsed:
     """Return a request whose conversation cannot be looked up now; it can be once more if its provider refuses it."""
     limits = limits_of(caller.principal.policy_of("{}", model_of(parsed.history)).policy)
     opened = _fail_open(services, await leave_out_media(parsed, limits), "database")
-    return opened._replace(unplaced=parsed, repaired=parsed.history.repairs)
+    return opened._replace(unplaced=parsed, repaired=parsed.history.repairs, opaque=parsed.history.opaque)
 
 
 async def _restore_increment(services: GatewayServices, caller: Caller | None, door: Door, body: bytes) -> bytes:

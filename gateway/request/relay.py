@@ -114,7 +114,12 @@ class AnswerRelay:
             with suppress(BusyError):
                 self._hold.take(self._unstored.request.size)
         ours = said(
-            request.conversation, request.outcome, request.saved_tokens, request.rules, repaired=request.repaired
+            request.conversation,
+            request.outcome,
+            request.saved_tokens,
+            request.rules,
+            repaired=request.repaired,
+            opaque=request.opaque,
         )
         return [*headers, *ours]
 

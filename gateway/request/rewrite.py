@@ -41,14 +41,16 @@ async def rewrite(placed: PlacedRequest) -> PreparedRequest:
         learned = learned._replace(
             outcome="compacted", saved_tokens=shorter.saved_tokens, version=shorter.version, rules=shorter.rules
         )
-        return PreparedRequest(shorter.body, "compacted", learned, placed, repaired=history.repairs)
+        return PreparedRequest(
+            shorter.body, "compacted", learned, placed, repaired=history.repairs, opaque=history.opaque
+        )
     body = placed.body
     if place.recalls and not all(whole.rows):
         # What the head stands for was not read: the client's own rows are a history too.
         whole = sendable
     if placed.body_without_tool is not None or place.recalls:
         body = whole.with_rows(whole.rows)
-    return PreparedRequest(body, "unchanged", learned, placed, repaired=history.repairs)
+    return PreparedRequest(body, "unchanged", learned, placed, repaired=history.repairs, opaque=history.opaque)
 
 
 async def leave_out_media(parsed: ParsedRequest, limits: MediaLimits) -> bytes:

@@ -61,6 +61,8 @@ class PreparedRequest(NamedTuple):
     """A request that failed open because the database was away, to be placed where its provider refuses it."""
     repaired: int = 0
     """Malformed rows of the client's that went on repaired."""
+    opaque: int = 0
+    """Rows of the client's that could not be read and went on as they came."""
     shrink: Shrink | None = None
     """The smaller context that becomes the head once this request was accepted."""
 

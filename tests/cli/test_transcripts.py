@@ -327,6 +327,12 @@ class TestErrors:
         assert detail in caught.value.detail
         assert str(caught.value).startswith(f"{path}:{line}: {field}: ")
 
+    @pytest.mark.parametrize("indent", [None, 1])
+    def test_lone_surrogates_are_read_as_replacement_characters(self, tmp_path: Path, indent: int | None) -> None:
+        rows = [{"role": "user", "content": "cut \ud83d"}, {"role": "assistant", "content": "whole \U0001f600"}]
+        (found,) = read_transcripts(write(tmp_path, json.dumps({"messages": rows}, indent=indent)))
+        assert contents(found) == ["cut \ufffd", "whole \U0001f600"]
+
     def test_not_utf8(self, tmp_path: Path) -> None:
         path = tmp_path / "latin"
         path.write_bytes(b'{"a":\n"\xe9"}')

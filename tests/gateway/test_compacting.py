@@ -82,6 +82,44 @@ def test_head_stands_for_what_it_covers(room: Room, shape: str) -> None:
     room.eventually_stored(name, len(chat.rows))
 
 
+OPAQUE: Final = {
+    "a key twice": ('{"role":"user","content":"a","content":"said twice"}', "ambiguous"),
+    "a key of a part twice": ('{"role":"user","content":[{"type":"text","text":"a","text":"b"}]}', "ambiguous"),
+    "no double": ('{"role":"user","content":"a","x":1e400}', "unreadable"),
+    "a part without its content": ('{"role":"user","content":[{"type":"image_url"}]}', "unreadable"),
+}
+
+
+def rows_counted(room: Room, kind: str) -> float:
+    text: str = room.client.get("/metrics").text
+    return float(text.split(f"\npalimpsest_gateway_{kind}_rows_total ")[1].split("\n", maxsplit=1)[0])
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_row_that_cannot_be_read_disables_only_itself(room: Room, name: str) -> None:
+    row, kind = OPAQUE[name]
+    room.providers.model = calls_a_tool
+    chat = Chatter(room, "chat")
+    talk(chat, 12, f"beside {name}")
+    room.eventually_stored(chat.name, len(chat.rows))
+    room.compact(chat.name)
+    counted = rows_counted(room, kind)
+    room.providers.model = lambda _: Says("Yes.")
+    before = ",".join(json.dumps(each) for each in chat.rows)
+    after = ""
+    for number in (1, 2):
+        # The first time the row is new; the second time it is in what is behind the head.
+        body = f'{{"model":"m","messages":[{before},{row}{after}]}}'.encode()
+        answer = room.client.post(PATHS["chat"], content=body)
+        assert answer.headers["x-palimpsest-opaque"] == "1"
+        assert answer.headers["x-palimpsest-outcome"] == "compacted"
+        assert answer.headers["x-palimpsest-conversation"] == chat.name
+        assert row.encode() in room.providers.asked[-1].raw
+        room.eventually_stored(chat.name, len(chat.rows) + 2 * number)
+        after = ',{"role":"assistant","content":"Yes."},{"role":"user","content":"Go on."}'
+    assert rows_counted(room, kind) == counted + 1
+
+
 def test_everything_beside_the_head_is_as_it_came(room: Room) -> None:
     room.providers.model = calls_a_tool
     chat = Chatter(room, "messages")

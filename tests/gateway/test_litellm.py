@@ -226,10 +226,19 @@ def test_rows_that_cannot_be_read_stay(room: Room, rows: Any) -> None:
     assert (answer.status_code, answer.json()) == (200, NONE)
 
 
-def test_lone_surrogates_stay(room: Room) -> None:
+def test_lone_surrogates_are_stored_as_replacement_characters(room: Room) -> None:
     body = b'{"input_type":"request","structured_messages":[{"role":"user","content":"cut \\ud83d"}]}'
     answer = room.client.post(PATH, content=body)
     assert (answer.status_code, answer.json()) == (200, NONE)
+    (stored,) = room.eventually_stored(answer.headers["x-palimpsest-conversation"], 1)
+    assert "cut \ufffd" in json.dumps(stored["content"], ensure_ascii=False)
+
+
+def test_what_only_others_can_read_is_counted(room: Room) -> None:
+    body = b'{"input_type":"request","structured_messages":[{"role":"user","content":"a","x":NaN}]}'
+    answer = room.client.post(PATH, content=body)
+    assert (answer.json(), answer.headers["x-palimpsest-outcome"]) == (NONE, "failed_open")
+    assert 'palimpsest_gateway_failed_open_total{why="opaque"} 1.0' in room.client.get("/metrics").text
 
 
 def test_keys_are_asked_for(room: Room) -> None:

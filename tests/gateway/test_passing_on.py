@@ -222,6 +222,17 @@ def test_row_that_cannot_be_stored_keeps_no_other_from_it(room: Room, row: str) 
     assert [stored[place]["content"] for place in (0, 1, 3)] == ["before it", "Yes.", "after it"]
 
 
+def test_history_that_only_others_can_read_is_counted(room: Room) -> None:
+    # Python reads and writes this, and so do the servers that are written in it.
+    body = b'{"model":"m","messages":[{"role":"user","content":"a","x":NaN}]}'
+    with capture_logs() as logs:
+        answer = room.client.post("/v1/chat/completions", content=body)
+    assert (answer.status_code, answer.headers["x-palimpsest-outcome"]) == (200, "failed_open")
+    assert room.providers.asked[-1].raw == body
+    assert [entry["event"] for entry in logs].count("gateway.history_opaque") == 1
+    assert 'palimpsest_gateway_failed_open_total{why="opaque"} 1.0' in room.client.get("/metrics").text
+
+
 @pytest.mark.parametrize("body", [b'{"a\xff":1,"messages":[]}', b'{"messages":[{"role":"user","content":"\xff"}]}'])
 def test_what_is_no_utf_8_is_no_json(room: Room, body: bytes) -> None:
     answer = room.client.post("/v1/messages", content=body)

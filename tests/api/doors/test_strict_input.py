@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.text.surrogates import replace_lone_surrogates
 from tests.support.messages_api import problems
 from tests.support.service.problem_documents import problem
 
@@ -64,10 +65,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         b'{"messages":[{"role":"user","content":"a"}],"context":[{"source":"s","text":"\\u0000"}]}',
         "/context/0/text",
     ),
-    "high surrogate": (message(r'"\ud800"'), CONTENT),
-    "low surrogate": (message(r'[{"type":"text","text":"\udc00 x"}]'), f"{CONTENT}/0/text"),
-    "surrogates the wrong way round": (call(r'"\ude00\ud83d"'), INPUT),
-    "surrogate in a key": (call(r'{"\ud800":1}'), INPUT),
+    "keys that differ in a lone surrogate alone": (call(r'{"\ud800":1,"\udc00":1}'), f"{INPUT}/\ufffd"),
     "surrogate in UTF-8": (message('"@"').replace(b"@", b"\xed\xa0\x80"), CONTENT),
     "invalid UTF-8": (call('"@"').replace(b"@", b"\xff"), INPUT),
     "invalid UTF-8 in a key": (call('{"@":1}').replace(b"@", b"\xff"), INPUT),
@@ -186,7 +184,8 @@ def accepts(service: Service, body: bytes) -> list[dict[str, Any]]:
 
 
 def served(service: Service, path: str, body: bytes) -> list[dict[str, Any]]:
-    sent = [bytes(each.content) for each in msgspec.json.decode(body, type=RawTurn).messages]
+    clean, _ = replace_lone_surrogates(body)
+    sent = [bytes(each.content) for each in msgspec.json.decode(clean, type=RawTurn).messages]
     stored = msgspec.json.decode(service.client.get(f"{path}/messages?limit=100").content, type=RawPage).data
     assert [bytes(each.content) for each in stored] == sent
     context = service.client.get(f"{path}/context")
@@ -220,6 +219,71 @@ def test_what_only_looks_odd_is_stored_as_it_came(service: Service, name: str) -
     assert accepts(service, ACCEPTED[name])
 
 
+LONE_SURROGATES: dict[str, str] = {
+    "high": r'"a \ud800"',
+    "low": r'[{"type":"text","text":"\udc00 x"}]',
+    "the wrong way round": r'[{"type":"text","text":"\ude00\ud83d"}]',
+    "two high ones": r'"\ud83d\ud83d\ude00"',
+    "upper case": r'"\uDBFF and \uDFFF"',
+    "in an unknown block": r'[{"type":"x_future","\ud800":["\udfff"]}]',
+    "in a tool's name and input": r'[{"type":"tool_use","id":"a","name":"read\ud83d","input":{"\ud800":"\udc00"}}]',
+    "in a result": r'[{"type":"tool_result","tool_use_id":"a\ud83d","content":"cut \ud83d"}]',
+}
+
+
+def without_lone_surrogates(value: Any) -> Any:
+    """Return a value with U+FFFD for each half of a surrogate pair."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads("".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text))
+
+
+@pytest.mark.parametrize("name", LONE_SURROGATES)
+def test_lone_surrogates_are_stored_as_replacement_characters(service: Service, name: str) -> None:
+    path, content = service.conversation(), LONE_SURROGATES[name]
+    role = "assistant" if "tool_use" in content and "tool_use_id" not in content else "user"
+    headers = {"idempotency-key": name}
+    answers = [service.client.post(f"{path}/turns", content=message(content, role), headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[1].headers["idempotency-replayed"] == "true"
+    page = service.client.get(f"{path}/messages").json()["data"]
+    assert [each["content"] for each in page] == ["Hello.", without_lone_surrogates(json.loads(content))]
+    assert problems(service.client.get(f"{path}/context").json()["messages"]) == []
+
+
+SHAPED = [
+    ("chat", r'{"role":"tool","tool_call_id":"c","content":"cut \ud83d"}'),
+    ("chat", r'{"role":"user","name":"al\ud83d","content":[{"type":"text","text":"cut \ud83d"}]}'),
+    ("responses", r'{"type":"function_call_output","call_id":"c","output":"cut \ud83d"}'),
+]
+
+
+@pytest.mark.parametrize(("shape", "row"), SHAPED)
+def test_lone_surrogates_in_other_shapes(service: Service, shape: str, row: str) -> None:
+    path = service.conversation()
+    body = f'{{"shape":"{shape}","messages":[{row}]}}'.encode()
+    assert service.client.post(f"{path}/turns", content=body).status_code == 201
+    stored_row = service.client.get(f"{path}/messages/0").json()
+    assert "cut \ufffd" in json.dumps(stored_row, ensure_ascii=False)
+
+
+BESIDE_TURNS: list[tuple[str, str, bytes, int]] = [
+    ("PATCH", "", rb'{"system":"cut \ud83d","metadata":{"\udc00":"\ud800"}}', 200),
+    ("PATCH", "", rb'{"tools":[{"name":"read\ud83d","input_schema":{"type":"object"}}]}', 200),
+    ("POST", "/context", rb'{"system":"cut \ud83d","user_message":"\ude00 what?"}', 200),
+    ("POST", "/compactions", rb'{"instructions":"cut \udc00"}', 202),
+    ("POST", "/recall", rb'{"query":"cut \ud83d"}', 200),
+    ("POST", "/v1/conversations", rb'{"system":[{"type":"text","text":"cut \ud83d"}]}', 201),
+]
+
+
+@pytest.mark.parametrize(("method", "url", "body", "status"), BESIDE_TURNS)
+def test_lone_surrogates_refuse_no_other_body(
+    service: Service, method: str, url: str, body: bytes, status: int
+) -> None:
+    target = url if url.startswith("/v1") else service.conversation() + url
+    assert service.client.request(method, target, content=body).status_code == status
+
+
 def test_unknown_blocks_pass_through_untouched(service: Service) -> None:
     block = r'{ "type":"x_future", "n":1.50e+2,"big":123456789012345678901, "\u0061":{"z":[],"y":null} }'
     for role in ("user", "assistant"):
@@ -241,7 +305,7 @@ BODIES: list[tuple[str, str, bytes, str]] = [
     ("PATCH", "", b'{"policy":{"input_token_budget":5,"input_token_budget":6}}', "/policy/input_token_budget"),
     ("POST", "/pins", b'{"seq":0,"text":"\\u0000"}', "/text"),
     ("POST", "/context", b'{"user_message":[{"type":"text","text":"a","text":"b"}]}', "/user_message/0/text"),
-    ("POST", "/compactions", b'{"instructions":"\\udc00"}', "/instructions"),
+    ("POST", "/v1/conversations", b'{"external_id":"cut \\ud83d"}', "/external_id"),
     ("PATCH", "/v1/tenant", b'{"policy":{"a":1,"a":1}}', "/policy/a"),
 ]
 

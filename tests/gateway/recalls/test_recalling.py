@@ -377,8 +377,10 @@ def test_what_cannot_be_read_after_a_recalled_answer_was_summarized_goes_on_as_i
         chat.rows.append(row)
         sent = [*chat.rows, {"role": "user", "content": "And on."}]
         chat.ask("And on.")
-        assert chat.outcome == "unchanged"
-        assert room.providers.asked[-1].rows == sent
+        # A result that cannot be read must stay with its call, wherever that is.
+        assert chat.outcome == ("unchanged" if row.get("role") == "tool" else "compacted")
+        asked = room.providers.asked[-1].rows
+        assert asked == sent if chat.outcome == "unchanged" else asked[-2:] == sent[-2:]
 
 
 @pytest.mark.parametrize("resends", [False, True])
