@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from actions.auth.scopes import has_scope
+from actions.auth.scopes import has_scope, require_scope
 from actions.errors import or_not_found
 from actions.input.checks import check_metadata, read_changes, read_model, read_overrides, read_summarizer_model
 from actions.types.core import ConversationBrief, ConversationOut, last_assembly
@@ -16,6 +16,7 @@ from runtime import ids
 from store.conversations import assemblies, conversations, repinning
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from sqlalchemy import Connection
@@ -36,6 +37,7 @@ async def create_conversation(caller: Caller, body: ConversationIn) -> tuple[Con
     """Make a conversation, or find the one with its `external_id`; return it, and whether it is new."""
     wanted, of_tenant = msgspec.structs.asdict(body), caller.principal.overrides
     check_metadata(wanted["metadata"], caller.services.strict.limits)
+    _require_leave_to_erase(caller, wanted["policy"])
     read_summarizer_model(wanted["policy"], caller.services.settings)
     named = wanted.pop("policy_preset")
     wanted["policy"] = read_overrides(wanted["policy"], named, of_tenant, model=wanted["model"])
@@ -44,6 +46,12 @@ async def create_conversation(caller: Caller, body: ConversationIn) -> tuple[Con
         wanted["policy"] = {_HANDLES: True} | wanted["policy"]
     row, is_new = await caller.run(conversations.create, wanted)
     return changed_out(row, caller.principal), is_new
+
+
+def _require_leave_to_erase(caller: Caller, policy: Mapping[str, Any] | None) -> None:
+    """Raise RequestError if a policy decides when messages are erased and the key may not erase them."""
+    if policy and "message_retention_days" in policy:
+        require_scope(caller.principal, "admin")
 
 
 async def read_conversation(caller: Caller, conversation_id: UUID) -> ConversationOut:
@@ -67,6 +75,7 @@ async def change_conversation(
     """Change what a body names; raise the problem that it has, before that of no such conversation."""
     wanted = msgspec.to_builtins(body)
     check_metadata(wanted.get("metadata"), caller.services.strict.limits)
+    _require_leave_to_erase(caller, wanted.get("policy"))
     read_summarizer_model(wanted.get("policy"), caller.services.settings)
     row = or_not_found(await caller.services.run(caller.tenant_id, _change, caller, conversation_id, wanted))
     if "policy" in wanted:

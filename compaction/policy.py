@@ -158,6 +158,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     `at_once`: thresholds alone decide, as they do where nobody knows the price of the conversation's `model`."""
     prompt_cache_seconds: Annotated[int, Meta(ge=0, le=604_800)] = 300
     """Seconds that the prompt cache of the model that the chat product calls lives: 3600 for the hour's, 0 for none."""
+    message_retention_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+    """Days after its newest message until a conversation is erased, as `DELETE` would erase it; 0 = never. Setting it
+    for a conversation takes the scope `admin`."""
 
     @property
     def pause_threshold_tokens(self) -> int:

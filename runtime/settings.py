@@ -247,6 +247,9 @@ class Settings(BaseSettings):
     """Days for which ended runs and their steps are kept, unless a snapshot names them. 0 = for good."""
     snapshot_retention_days: float = Field(default=0.0, ge=0)
     """Days for which snapshots that an edit or a restore took off the way to the head are kept. 0 = for good."""
+    retention_archive_dir: Path | None = None
+    """Folder in which the sweeper writes each conversation before `message_retention_days` erases it, as
+    `palimpsest export` does: `TENANT/CONVERSATION.jsonl`. Not set: nothing is kept."""
     recall_audit_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of recalls that are written down with what was asked: 1 = every one, 0 = none. All are counted, and what
     people search for in the console is always written down."""

@@ -212,6 +212,12 @@ conversations = Table(
         postgresql_where=text("user_ref is not null"),
     ),
     Index("ix_conversations_check_due_at", "check_due_at", postgresql_where=text("check_due_at is not null")),
+    Index(
+        "ix_conversations_own_retention",
+        "tenant_id",
+        "id",
+        postgresql_where=text("policy ? 'message_retention_days'"),
+    ),
 )
 
 messages = Table(
@@ -670,7 +676,7 @@ erasures = Table(
     Column("erased_at", TIME, nullable=False),
     UniqueConstraint("conversation_id"),
     UniqueConstraint("tenant_id", "number"),
-    CheckConstraint("asked_for in ('conversation', 'user')", name="asked_for"),
+    CheckConstraint("asked_for in ('conversation', 'user', 'retention')", name="asked_for"),
     Index(None, "tenant_id", "id"),
 )
 

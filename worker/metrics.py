@@ -30,6 +30,7 @@ Refusal = Literal["unknown_task", "misshapen", "invalid_ids"]
 Delivery = Literal["delivered", "refused", "dead"]
 Prefix = Literal["expected", "cached", "missing"]
 Context = Literal["sent", "uncompacted"]
+RetentionFailure = Literal["archive", "database"]
 
 OTHER: Final = "other"
 """Stands for a reason or a model that is not among those that are known, so that no label has values without end."""
@@ -116,11 +117,21 @@ class WorkerMetrics:
             "Times that this process, alive, met a database without commits that it had acknowledged: a standby was "
             "promoted without them, or a backup restored.",
         )
-        self._counter("rows_removed", "Rows that housekeeping removed.", "table")
+        self._counter(
+            "rows_removed",
+            "Rows that housekeeping removed; of `conversations` those erased by `message_retention_days`.",
+            "table",
+        )
+        self._counter(
+            "retention_failures",
+            "Conversations past `message_retention_days` that were not erased: `archive` could not be written, or the "
+            "`database` refused.",
+            "cause",
+        )
         self._counter("metrics_lost", "Counts that a process of the pool could not pass on.")
         # There from the start, at 0: an alert sees the first of each as a change.
         known = {"checks": CheckOutcome, "run_attempts": Attempt, "messages_refused": Refusal}
-        known |= {"chat_prefix_tokens": Prefix, "chat_cost_usd": Context}
+        known |= {"chat_prefix_tokens": Prefix, "chat_cost_usd": Context, "retention_failures": RetentionFailure}
         for name, values in (known | {"webhook_attempts": Delivery}).items():
             for value in get_args(values):
                 self._metrics[name].labels(value)
@@ -232,6 +243,10 @@ class WorkerMetrics:
     def removed(self, table: str, rows: int) -> None:
         """Count rows that housekeeping removed."""
         self._add("rows_removed", table, amount=rows)
+
+    def retention_failed(self, cause: RetentionFailure) -> None:
+        """Count a conversation past its retention that was not erased."""
+        self._add("retention_failures", cause)
 
     def model(self, name: str | None) -> str:
         """Return the label's value for a model, `other` for one that neither the settings nor the price list name."""

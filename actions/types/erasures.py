@@ -36,7 +36,7 @@ class ErasureOut(Struct, kw_only=True):
     id: str
     number: int
     conversation_id: str
-    asked_for: Literal["conversation", "user"]
+    asked_for: Literal["conversation", "user", "retention"]
     key_id: str | None
     request_id: str | None
     erased_at: datetime

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from actions.export_file import FORMAT, VERSION
 from actions.input.strict_json import WITHOUT_SETTINGS
 from actions.input.turn_bodies import check_content
-from cli.archive.exports import FORMAT, VERSION
 from cli.client.types import UNCOMPACTED
 from compaction.messages import find_inner_block, message_facts, turn_facts
 from compaction.policy import FIELDS, PolicyError, merge

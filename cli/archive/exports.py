@@ -6,39 +6,30 @@ as its reader takes, and a history may be larger than what the API takes in one 
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import sys
 import tempfile
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import msgspec
-
+from actions.export_file import write_export
 from cli.output import failed, noted
 from cli.progress import counting
-from migrations.revisions import HEAD
-from runtime import ids, release
+from runtime import ids
 from store.archive import exports
-from store.archive.export_lines import line
 from store.engine import owner_engine, transaction
 from store.tenants import tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import IO
     from uuid import UUID
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Engine
 
     from runtime.settings import Settings
     from store.tenants.tenants import Tenant
-
-FORMAT: Final = "palimpsest.conversation"
-VERSION: Final = 3
-"""Of the format; a number over it is of a later release, and is not read."""
 
 
 def run_export(settings: Settings, conversation: str, out: Path | None, *, tenant: str | None) -> int:
@@ -57,7 +48,7 @@ def run_export(settings: Settings, conversation: str, out: Path | None, *, tenan
             transaction(engine, owner.id, one_moment=True) as connection,
             _file(out) as file,
         ):
-            lines = write(connection, owner.id, identifier, file, progress)
+            lines = write_export(connection, owner.id, identifier, file, progress)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -67,40 +58,6 @@ def run_export(settings: Settings, conversation: str, out: Path | None, *, tenan
     if out is not None:
         noted(f"wrote {lines:,} lines to {out}")
     return 0
-
-
-def write(
-    connection: Connection,
-    tenant_id: UUID,
-    conversation_id: UUID,
-    file: IO[bytes],
-    on_line: Callable[[], None] = lambda: None,
-) -> int:
-    """Write a conversation's lines, all of the transaction's moment, and call `on_line` for each; return how many."""
-    digest = hashlib.sha256()
-    count = 0
-
-    def put(kind: str, row: Any) -> None:
-        nonlocal count
-        text = line(kind, row)
-        digest.update(text)
-        count += 1
-        file.write(text)
-        on_line()
-
-    header = {"format": FORMAT, "version": VERSION, "revision": HEAD, "release": release.VERSION}
-    put("export", header | {"exported_at": datetime.now(UTC)})
-    put("conversation", exports.conversation(connection, tenant_id, conversation_id))
-    for kind in exports.KINDS:
-        last: Any = None
-        while True:
-            rows, last = exports.portion(connection, tenant_id, conversation_id, kind, last)
-            for each, row in rows:
-                put(each, row)
-            if last is None:
-                break
-    file.write(msgspec.json.encode({"type": "end", "lines": count, "sha256": digest.hexdigest()}) + b"\n")
-    return count + 1
 
 
 def _owner(engine: Engine, conversation_id: UUID, name: str | None) -> Tenant | None:

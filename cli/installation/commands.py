@@ -93,6 +93,19 @@ def stats(
 
 
 @installation_commands.command(rich_help_panel=OPERATE)
+def retention(tenant: TenantName = None, as_json: Json = False) -> None:  # noqa: FBT002 - an option, always named
+    """List what `message_retention_days` is about to erase; a dry run, which erases nothing. Needs the database.
+
+    The sweeper erases these conversations, each once more checked.
+
+    Example: palimpsest retention --tenant acme
+    """
+    from cli.installation.retention import run_retention  # noqa: PLC0415
+
+    raise typer.Exit(run_retention(read_settings(), tenant, as_json=as_json))
+
+
+@installation_commands.command(rich_help_panel=OPERATE)
 def doctor(
     ask_model: Annotated[bool, typer.Option("--model", help="Also ask the model for a word.")] = False,  # noqa: FBT002
     url: Url = None,

@@ -14,7 +14,7 @@ begin
         'due_waiting_summaries',
         'due_deliveries', 'usages_to_reckon', 'model_spending', 'model_totals', 'backlog', 'waiting_work',
         'key_in_force', 'tenant_of_token', 'note_key_uses', 'rate_limits_since', 'find_console_session', 'take_console_ticket',
-        'erase_conversation', 'expire_rows', 'expire_runs', 'expire_snapshots',
+        'erase_conversation', 'tenants_with_retention', 'expire_rows', 'expire_runs', 'expire_snapshots',
         'count_model_usage', 'forget_media'
     ] loop
         execute format('alter function %I owner to palimpsest_background', v_function);

@@ -5,7 +5,7 @@ The database function erase_conversation (migrations/sql/functions/erasure.sql) 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, select, update
 
@@ -21,18 +21,27 @@ if TYPE_CHECKING:
     from store.operations.operator_actions import Operator
     from store.tables import AnyRow
 
-AskedFor = Literal["conversation", "user"]
+AskedFor = Literal["conversation", "user", "retention"]
 
 OF_USER_AT_ONCE: Final = 20
 """Conversations of a user that one transaction erases: locks are held for that long."""
 GONE: Final = "PL404"
 """SQLSTATE with which the database refuses what would be written into an erased conversation."""
 
+
+class Requester(NamedTuple):
+    """Who has something erased: an operator, or housekeeping, which has no key."""
+
+    tenant_id: UUID
+    key_id: UUID | None
+    request_id: UUID
+
+
 _c, _e, _r, _w = conversations.c, erasures.c, runs.c, waiting_summaries.c
 
 
 def erase(
-    connection: Connection, asking: Operator, conversation_id: UUID, asked_for: AskedFor = "conversation"
+    connection: Connection, asking: Operator | Requester, conversation_id: UUID, asked_for: AskedFor = "conversation"
 ) -> AnyRow | None:
     """Erase a conversation, unless that has been done; return its tombstone, None for no such conversation."""
     connection.execute(

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from typer.testing import CliRunner, Result
 
+from actions.export_file import VERSION
+from actions.export_file import write_export as export
 from cli.archive.export_file import ExportFileError, check
-from cli.archive.exports import VERSION, run_export
-from cli.archive.exports import write as export
+from cli.archive.exports import run_export
 from cli.archive.imports import run_import
 from cli.archive.imports import write as import_
 from cli.local.forking import COMMAND

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from hypothesis import strategies as st
 
+from actions.export_file import write_export as export
 from cli.archive.export_file import ExportFileError, check
-from cli.archive.exports import write as export
 from cli.archive.imports import write as import_
 from runtime import ids
 from store.engine import owner_engine, transaction

@@ -66,6 +66,7 @@ DEFINERS = {
     "expire_runs",
     "expire_snapshots",
     "erase_conversation",
+    "tenants_with_retention",
     "find_console_session",
     "take_console_ticket",
     "count_model_usage",

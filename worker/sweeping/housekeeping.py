@@ -17,6 +17,7 @@ from store.operations.processes import FORGOTTEN_SECONDS
 from store.recall import requests
 from worker.metrics import METRICS
 from worker.sweeping.errands import ERRANDS
+from worker.sweeping.retention import MessageRetention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,7 @@ class Housekeeper:
         self._clock = clock
         self._next_at = 0.0
         self._places: dict[str, UUID] = {}
+        self._retention = MessageRetention(settings, database, clock)
 
     def round(self) -> dict[str, int]:
         """Do a round if it is time for one; return the rows that went, by kind.
@@ -89,7 +91,15 @@ class Housekeeper:
             **{table: partial(self._all, *each) for table, each in oldest.items()},
             "runs": partial(self._walk, "runs", housekeeping.expire_runs, runs_seconds),
             "snapshots": partial(self._walk, "snapshots", housekeeping.expire_snapshots, snapshots_seconds),
+            "conversations": self._erase_expired,
         }
+
+    def _erase_expired(self) -> int:
+        """Erase conversations that are past their `message_retention_days`."""
+        erased = self._retention.round()
+        if self._retention.has_more:
+            self._next_at = self._clock()
+        return erased
 
     def _once(self, statement: Callable[[Connection], int]) -> int:
         with self._database.transaction(None) as connection:

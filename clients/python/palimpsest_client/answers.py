@@ -566,7 +566,7 @@ class Erasure(TypedDict):
     id: str
     number: int
     conversation_id: str
-    asked_for: Literal["conversation", "user"]
+    asked_for: Literal["conversation", "user", "retention"]
     key_id: str | None
     request_id: str | None
     erased_at: str

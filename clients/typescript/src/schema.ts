@@ -129,7 +129,7 @@ export interface ErasedOut {
 }
 
 export interface ErasureOut {
-  asked_for: "conversation" | "user";
+  asked_for: "conversation" | "user" | "retention";
   conversation_id: string;
   erased: ErasedOut;
   erased_at: string;

@@ -89,6 +89,41 @@ begin
     return p_id;
 end $$;
 
+-- Return the tenants of which conversations may be erased by age: those with a retention, their own or the installation's
+-- (p_days; 0 = none), and those with conversations that have one. For the latter has_default is false.
+create or replace function tenants_with_retention(p_days integer) returns table (tenant_id uuid, has_default boolean)
+language sql stable security definer set search_path = pg_catalog, public, pg_temp as $$
+    select t.id, coalesce((t.policy ->> 'message_retention_days')::integer, p_days) > 0 from public.tenants as t
+    where coalesce((t.policy ->> 'message_retention_days')::integer, p_days) > 0
+        or exists (select from public.conversations as c where c.tenant_id = t.id and c.policy ? 'message_retention_days')
+    order by 1
+$$;
+
+-- Return whether each message of a conversation was said before its retention: the conversation's own, else its tenant's, else
+-- the installation's (p_days); 0 = none. A conversation without messages is as old as its row.
+create or replace function is_past_retention(p_conversation uuid, p_days integer) returns boolean
+language plpgsql stable as $$
+declare
+    v_before timestamptz;
+    v_newest timestamptz;
+begin
+    select now() - make_interval(days => nullif(coalesce(
+            (c.policy ->> 'message_retention_days')::integer, (t.policy ->> 'message_retention_days')::integer, p_days), 0))
+        into v_before from conversations as c join tenants as t on t.id = c.tenant_id where c.id = p_conversation;
+    if v_before is null then
+        return false;
+    end if;
+    -- The newest one alone says no for nearly all.
+    select coalesce(m.said_at, m.created_at) into v_newest from messages as m
+        where m.conversation_id = p_conversation order by m.seq desc limit 1;
+    if not found then
+        select c.created_at into v_newest from conversations as c where c.id = p_conversation;
+    end if;
+    return v_newest < v_before and not exists (
+        select from messages as m
+        where m.conversation_id = p_conversation and coalesce(m.said_at, m.created_at) >= v_before);
+end $$;
+
 -- Remove the media of messages that an edit has superseded; services may delete nothing themselves. A head that has gone back may
 -- show more media, so they are looked at again.
 create or replace function forget_media() returns trigger language plpgsql

@@ -90,6 +90,8 @@ create unique index uq_conversations_external_id on conversations (tenant_id, ex
 create index ix_conversations_tenant_id_id on conversations (tenant_id, id);
 create index ix_conversations_user_ref on conversations (tenant_id, user_ref, id) where user_ref is not null;
 create index ix_conversations_check_due_at on conversations (check_due_at) where check_due_at is not null;
+-- Conversations with a retention of their own: few, and no append changes one of its columns.
+create index ix_conversations_own_retention on conversations (tenant_id, id) where policy ? 'message_retention_days';
 alter table conversations alter column external_id set statistics 0, alter column user_ref set statistics 0,
     alter column model set statistics 0, alter column policy set statistics 0, alter column metadata set statistics 0,
     alter column open_calls set statistics 0, alter column left_out set statistics 0, alter column rules set statistics 0;

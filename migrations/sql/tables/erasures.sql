@@ -7,7 +7,7 @@ create table erasures (
     number integer not null,
     conversation_id uuid not null
         constraint fk_erasures_conversation_id_conversations references conversations (id),
-    asked_for text not null constraint ck_erasures_asked_for check (asked_for in ('conversation', 'user')),
+    asked_for text not null constraint ck_erasures_asked_for check (asked_for in ('conversation', 'user', 'retention')),
     key_id uuid,
     request_id uuid,
     message_count integer not null,

@@ -184,6 +184,7 @@ def test_the_preset_of_the_default_window_is_the_default_policy() -> None:
         "pause_threshold_ratio",
         "summarizer_model",
         "model_prices",
+        "message_retention_days",
     }
 
 
