@@ -46,8 +46,6 @@ KEEPALIVE: Final = {
 """A host that is gone without a word counts as away after 9 s; the kernel by itself waits for two hours."""
 _DEPTH_SECONDS: Final = 2.0
 """Seconds that Redis may take to say how long a queue is."""
-_VISIBILITY_SECONDS: Final = 900
-"""Longer than any task: a task that outlives it is delivered again while it still runs."""
 
 
 def celery_app(settings: Settings, name: str) -> Celery:
@@ -73,10 +71,9 @@ def celery_app(settings: Settings, name: str) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={
-            "visibility_timeout": _VISIBILITY_SECONDS,
-            # The defaults look for the messages of dead workers only every hundred seconds or so.
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
+            # Redis has no list of messages under way: what a dead worker had is found in Postgres, and kombu 5.7 ends
+            # a worker whose connection is lost while there is one.
+            "ack_emulation": False,
             # Seconds that a sender goes on connecting; after that it is for the sweeper.
             "connect_retries_timeout": 1,
             "socket_timeout": 10,

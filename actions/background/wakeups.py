@@ -16,9 +16,8 @@ from redis.exceptions import RedisError
 from actions.background.ending import end
 from runtime.addresses.redis_clients import async_redis_client
 from runtime.addresses.shown_address import BROKER_PORT, shown_address
-from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, queue_keys
+from runtime.broker import BATCH, CHECK_TASK, CHECKS, LATER, QUEUES, RUN_TASK, SHARE, SUMMARIES, celery_app, queue_keys
 from runtime.fault_points import pause_for_test
-from runtime.task_messages import Task, TaskSender
 from runtime.tracing import TRACING, header
 
 if TYPE_CHECKING:
@@ -44,6 +43,17 @@ FLUSH_SECONDS: Final = 3.0
 _CHANNEL: Final = "palimpsest:watch"
 
 
+class Task(NamedTuple):
+    """A task to be sent."""
+
+    name: str
+    args: Sequence[Any]
+    queue: str
+    priority: int
+    headers: Mapping[str, Any]
+    """Beside Celery's own; the task finds them in its request."""
+
+
 class _Waiting(NamedTuple):
     tenant_id: UUID
     is_urgent: bool
@@ -59,7 +69,7 @@ class Wakeups:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._metrics = metrics
         self._interval = settings.wakeup_interval_seconds
-        self._tasks = TaskSender(settings, "palimpsest-api")
+        self._app = celery_app(settings, "palimpsest-api")
         self._watch = BrokerWatch(settings.broker_url.get_secret_value())
         self._ids: dict[UUID, _Waiting] = {}
         self._shares: Counter[UUID] = Counter()
@@ -86,7 +96,7 @@ class Wakeups:
                     await self._send()
         await self._watch.stop()
         self._sender.shutdown(wait=False, cancel_futures=True)
-        self._tasks.close()
+        self._app.close()
 
     @property
     def broker_reachable(self) -> bool:
@@ -153,7 +163,16 @@ class Wakeups:
             self._metrics.wakeup_messages["sent"].inc(len(tasks))
 
     def _publish(self, tasks: Sequence[Task]) -> None:
-        self._tasks.send(tasks)
+        with self._app.producer_pool.acquire(block=True) as producer:
+            for task in tasks:
+                self._app.send_task(
+                    task.name,
+                    args=task.args,
+                    queue=task.queue,
+                    priority=task.priority,
+                    headers=task.headers,
+                    producer=producer,
+                )
         pause_for_test("wakeup.sent")
 
 
@@ -168,7 +187,7 @@ def _tasks(
         parts = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
         tasks += [Task(CHECK_TASK, [[*map(str, part)]], CHECKS, priority, _headers(part, traces)) for part in parts]
     return tasks + [
-        Task(RUN_TASK, [str(tenant), str(run)], queue, headers=_headers([run], traces))
+        Task(RUN_TASK, [str(tenant), str(run)], queue, 0, _headers([run], traces))
         for run, (tenant, queue) in runs.items()
     ]
 

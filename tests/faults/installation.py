@@ -168,19 +168,22 @@ class Installation(Product):
             return sum(int(client.llen(key)) for each in ([queue] if queue else QUEUES) for key in queue_keys(each))
 
     def unacknowledged(self) -> int:
-        """Return the messages that workers have taken and not done with."""
-        with redis_client(self.broker_url) as client:
-            return int(client.hlen("palimpsest:unacked"))
+        """Return the messages that workers have taken and not finished."""
+        return sum(map(len, self._taken().values()))
+
+    def _taken(self) -> dict[str, list[Any]]:
+        """Return the tasks under way and those that were prefetched, by worker."""
+        inspect = self.app.control.inspect(timeout=1)
+        replies = [inspect.active() or {}, inspect.reserved() or {}]
+        return {name: [*replies[0].get(name, ()), *replies[1].get(name, ())] for name in {*replies[0], *replies[1]}}
 
     def drain(self, *, under_way: int = 0) -> None:
         """Wait until no message is left that anybody could still act on, but those of tasks that are held."""
         try:
             eventually(lambda: not self.queued() and self.unacknowledged() == under_way, SETTLE_SECONDS)
         except AssertionError:
-            with redis_client(self.broker_url) as client:
-                taken = client.hvals("palimpsest:unacked")
             raise AssertionError(
-                f"{self.queued()} messages wait, {under_way} may be taken, and are: {taken}\n{self._trouble()}"
+                f"{self.queued()} messages wait, {under_way} may be taken, and are: {self._taken()}\n{self._trouble()}"
             ) from None
 
     def _trouble(self) -> str:
