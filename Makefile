@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What is there without servers, in folders where that is most of it.
 UNIT := tests/domain tests/cli tests/console/test_views.py tests/store/test_ids.py
 
-.PHONY: help setup demo serve unit test clients clients-dist faults check format docs screenshots manual bench scaling reach fidelity cost fuzz soak audit sbom constraints clean distclean
+.PHONY: help setup demo serve dev unit test clients clients-dist faults check format docs screenshots manual bench scaling reach fidelity cost fuzz soak audit sbom constraints clean distclean
 
 help: ## Show this list
 	@echo "Palimpsest: compacts long chat conversations in the background."
@@ -43,6 +43,9 @@ demo: $(STAMP) ## Watch a long conversation being compacted, on servers of its o
 
 serve: $(STAMP) ## Run everything on this machine in the foreground; Ctrl-C stops it
 	@$(BIN)/palimpsest serve $(ARGS)
+
+dev: $(STAMP) ## The same, started again whenever the code changes; the data stays in .dev
+	@$(BIN)/watchfiles --filter python "$(BIN)/palimpsest serve --data-dir .dev --show-keys $(ARGS)" actions api cli compaction gateway runtime store worker
 
 unit: $(STAMP) ## Run the tests that need no server, the whole domain among them (under a minute)
 	@$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not server and not recorded and not slow" $(UNIT) $(ARGS)
@@ -78,6 +81,10 @@ check: $(STAMP) ## Lint, formatting, types, import rules, migrations, dependenci
 	$(BIN)/mypy docs bench .ci/audit.py .ci/sbom.py
 	$(BIN)/lint-imports
 	$(BIN)/squawk migrations/sql/*.sql migrations/sql/*/*.sql
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/proposal.yml
+	$(BIN)/zizmor --offline --quiet --no-progress .github
 	$(BIN)/python -m pip check
 	$(BIN)/python .ci/audit.py || { [ $$? -eq 3 ] && [ "$$AUDIT_REQUIRED" != 1 ]; }
 
