@@ -37,7 +37,7 @@ from api.schema.documentation import RawSchemaPlugin
 from api.schema.openapi_document import SECURITY, openapi_config
 from runtime.http.access_log import AccessLog
 from runtime.http.security_headers import SecurityHeaders
-from runtime.settings import Ahead, read_once
+from runtime.settings import read_once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,29 +45,10 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
 
 
-_ahead: dict[int, Litestar] = {}
-"""Routes that no application has yet, by the bytes that a body may have."""
-_made: Ahead[Litestar] = Ahead()
-
-
 def create_app(settings: Settings | None = None) -> Litestar:
     """Return the ASGI application."""
     settings = settings or read_once()
-    if (made := _made.take(settings)) is not None:
-        return made
-    app = _ahead.pop(settings.max_body_bytes, None) or routed(settings.max_body_bytes)
-    return furnished(app, settings)
-
-
-def route_ahead(max_body_bytes: int) -> Litestar:
-    """Make the routes of the next application here and in each process that is forked from this one."""
-    _ahead[max_body_bytes] = routed(max_body_bytes)
-    return _ahead[max_body_bytes]
-
-
-def create_ahead(settings: Settings) -> None:
-    """Make the next application with these settings, here and in each process that is forked from this one."""
-    _made.put(settings, create_app(settings))
+    return furnished(routed(settings.max_body_bytes), settings)
 
 
 def furnished(app: Litestar, settings: Settings) -> Litestar:

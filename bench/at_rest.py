@@ -48,10 +48,8 @@ def _descendants(pid: int) -> list[int]:
 def _part(pid: int) -> str:
     """Return which part a process is, by its arguments; a pool's processes have those of their parent."""
     arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    if "cli.local.fork_server" in arguments:
-        return "fork server"
     named = [part for part in _PARTS if part in arguments]
-    is_ours = bool({"cli.local.serve", "palimpsest"} & set(arguments))
+    is_ours = bool({"cli.main", "palimpsest"} & set(arguments))
     return named[0] if named and is_ours else Path(arguments[0].split(" ")[0]).name.rstrip(":")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,18 +81,9 @@ def serve(
         agree_to_stores(os.environ, "serve", yes=yes)
     except RefusedError as error:
         raise typer.Exit(failed(str(error))) from None
-    # What reads commands is not needed again, and would be held for as long as the service runs.
-    asked = json.dumps(
-        {
-            "port": port,
-            "data_dir": data_dir and str(data_dir),
-            "summarizer": summarizer,
-            "show_keys": show_keys,
-        }
-    )
-    # Until the service can end in order, which it does at once when it has loaded: a Ctrl-C now would be a traceback.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "cli.local.serve", "serve", asked])  # noqa: S606
+    from cli.local.serve import run_serve  # noqa: PLC0415
+
+    raise typer.Exit(run_serve(port, data_dir, summarizer, show_keys=show_keys))
 
 
 @app.command(rich_help_panel=RUN)

@@ -19,7 +19,7 @@ from gateway.request.relay import IS_CUT_OFF
 from gateway.services import GatewayServices
 from runtime import ids
 from runtime.http.unread_bodies import AnsweredEarly
-from runtime.settings import Ahead, read_once
+from runtime.settings import read_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,9 +122,6 @@ async def _send(send: Send, status: int, body: bytes, media_type: str = "applica
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-_made: Ahead[Gateway] = Ahead()
-
-
 def _is_news(_: logging.LogRecord) -> bool:
     """Tell whether the server may log: an answer without an end, of which `gateway.cut_off` says why, is no fault."""
     return not IS_CUT_OFF.get()
@@ -134,10 +131,5 @@ def create_gateway(settings: Settings | None = None) -> ASGIApp:
     """Return the ASGI application."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     settings = settings or read_once()
-    gateway: Any = _made.take(settings) or Gateway(settings)
+    gateway: Any = Gateway(settings)
     return cast("ASGIApp", gateway)
-
-
-def create_ahead(settings: Settings) -> None:
-    """Make the next gateway with these settings, here and in each process that is forked from this one."""
-    _made.put(settings, Gateway(settings))

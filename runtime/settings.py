@@ -6,7 +6,7 @@ import os
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -450,24 +450,6 @@ def read_once() -> Settings:
     if Settings.model_config["secrets_dir"] or not _latest or _latest[0][0] != environment:
         _latest[:] = [(environment, Settings())]
     return _latest[0][1]
-
-
-T = TypeVar("T")
-
-
-class Ahead(Generic[T]):
-    """What was made with settings before anybody asked, for the first who does, in each process by itself."""
-
-    def __init__(self) -> None:
-        self._made: list[tuple[Settings, T]] = []
-
-    def put(self, settings: Settings, made: T) -> None:
-        """Keep what was made, in the place of what there was."""
-        self._made[:] = [(settings, made)]
-
-    def take(self, settings: Settings) -> T | None:
-        """Return what was made with the very same settings, to nobody else."""
-        return self._made.pop()[1] if self._made and self._made[0][0] is settings else None
 
 
 _LISTS: Final = {key for key in FIELDS if isinstance(getattr(Policy(), key), tuple)}

@@ -15,7 +15,7 @@ from runtime import ids
 from runtime.broker import CHECK_TASK, DELIVER_TASK, RUN_TASK, SUMMARIES, celery_app
 from runtime.fault_points import pause_for_test
 from runtime.log import fault
-from runtime.settings import Ahead, read_once
+from runtime.settings import read_once
 from runtime.tracing import header, here
 from store.runs import runs, summary_places
 from store.runs.runs import LeaseHolder
@@ -175,21 +175,9 @@ class ServiceTask(Task):  # type: ignore[misc] # Celery ships no types
         log.error("task.failed", task=self.name, task_id=task_id, error=fault(exc))
 
 
-_made: Ahead[Celery] = Ahead()
-
-
-def create_ahead(settings: Settings) -> None:
-    """Make the next application with these settings, here and in each process that is forked from this one."""
-    app = create_app(settings)
-    app.finalize()
-    _made.put(settings, app)
-
-
 def create_app(settings: Settings | None = None) -> Celery:
     """Return the application that a worker runs."""
     settings = settings or read_once()
-    if (made := _made.take(settings)) is not None:
-        return made
     app = celery_app(settings, "palimpsest")
     services = TaskServices(settings, app)
     base = type("BoundTask", (ServiceTask,), {"services": services, "abstract": True})

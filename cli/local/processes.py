@@ -15,14 +15,15 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TextIO
 
 from runtime import launch
 from runtime.launch import GUARD_GRACE_SECONDS, STAY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+COMMAND: Final = [sys.executable, "-P", "-m", "cli.main"]  # -P: an `api` or `store` in the caller's folder is not ours
 _LAUNCH = [sys.executable, "-I", "-S", str(Path(launch.__file__).absolute())]
 _DRAIN_SECONDS = 5.0  # for output still in the pipe after the end; a stray descendant may hold it open
 _TAIL_LINES = 40  # of a child's output, kept to tell why it ended
@@ -36,41 +37,16 @@ class Identity:
     gid: int
 
 
-class Program(Protocol):
-    """A program that was started, as far as subprocess.Popen and others have the same."""
-
-    @property
-    def pid(self) -> int:
-        """Its process id, and that of its group."""
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """What it writes, where that goes into a pipe."""
-
-    @property
-    def returncode(self) -> int | Any:
-        """Its status once that was asked for; below zero it is the signal that ended it."""
-
-    def poll(self) -> int | None:
-        """Return the status if it has ended."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return the status. Raises subprocess.TimeoutExpired after `timeout` seconds."""
-
-    def send_signal(self, number: int, /) -> None:
-        """Signal it unless it has ended."""
-
-
 class _Guard:
     """The process that ends and removes what this one leaves behind when it is killed; see runtime/launch.py."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, subprocess.Popen[bytes]] = {}
         atexit.register(self._close)
 
-    def watch(self, program: Program, death_signal: signal.Signals) -> None:
+    def watch(self, program: subprocess.Popen[bytes], death_signal: signal.Signals) -> None:
         """Have the program signalled if it is still there when this process ends."""
         self._programs[program.pid] = program
         self.tell("process", program.pid, int(death_signal))
@@ -160,17 +136,12 @@ def start_killed(
     return start_program(argv, env=env, death_signal=signal.SIGKILL, output=output)
 
 
-def guard(program: Program, death_signal: signal.Signals) -> None:
-    """Have a program that others started signalled, with its group, if it is still there when this process ends."""
-    _guard.watch(program, death_signal)
-
-
 def _abandon(started: Future[subprocess.Popen[bytes]]) -> None:
     if started.exception() is None:
         end_program(started.result(), [(signal.SIGKILL, 5.0)])
 
 
-def end_program(process: Program, steps: Sequence[tuple[signal.Signals, float]]) -> int:
+def end_program(process: subprocess.Popen[bytes], steps: Sequence[tuple[signal.Signals, float]]) -> int:
     """Send each signal in turn and wait its seconds; then kill the whole group. Answers the exit status.
 
     A status below zero is the signal that ended it.
@@ -184,7 +155,7 @@ def end_program(process: Program, steps: Sequence[tuple[signal.Signals, float]])
     return reap(process, kill=True)
 
 
-def reap(process: Program, *, kill: bool = False) -> int:
+def reap(process: subprocess.Popen[bytes], *, kill: bool = False) -> int:
     """Wait for the program, then kill what is left of its group: a pool must not survive its parent."""
     if kill and process.poll() is None:
         _kill_group(process.pid)
@@ -219,7 +190,7 @@ class _Child:
     name: str
     argv: list[str]
     env: dict[str, str]
-    process: Program
+    process: subprocess.Popen[bytes]
     tail: deque[str] = field(default_factory=lambda: deque[str](maxlen=_TAIL_LINES))
     watcher: threading.Thread | None = None
 
@@ -250,14 +221,13 @@ class Supervisor:
 
     Until `keep_running` is called a child's end is a failure; afterwards it is started again, at most
     `restarts` times within `window` seconds, `backoff` seconds after the first crash and twice as long after
-    each further one. `run` starts a program in an environment, its output in a pipe.
+    each further one.
     """
 
     def __init__(
         self,
         *,
         log: TextIO | None = None,
-        run: Callable[[Sequence[str], Mapping[str, str]], Program] | None = None,
         restarts: int = 5,
         window: float = 60.0,
         backoff: float = 0.25,
@@ -267,7 +237,6 @@ class Supervisor:
         self.failure: str | None = None
         self._log = sys.stderr if log is None else log
         self._log_lock = threading.Lock()
-        self._run = run or start_killed
         self._restarts, self._window, self._backoff = restarts, window, backoff
         self._children: dict[str, _Child] = {}
         self._restarting = False
@@ -284,7 +253,7 @@ class Supervisor:
         if name in self._children:
             raise ValueError(f"a child named {name!r} is running already")
         environment = dict(os.environ if env is None else env)
-        child = _Child(name, list(argv), environment, self._run(argv, environment))
+        child = _Child(name, list(argv), environment, start_killed(argv, environment))
         self._children[name] = child
         child.watcher = threading.Thread(target=self._watch, args=(child,), name=f"watch {name}", daemon=True)
         child.watcher.start()
@@ -334,7 +303,7 @@ class Supervisor:
             if self._stopping.wait(delay):
                 return
             try:
-                child.process = self._run(child.argv, child.env)
+                child.process = start_killed(child.argv, child.env)
             except OSError as error:  # no process, no memory or no descriptor is left
                 self._fail(child, f"{describe_status(status)} and cannot be started again ({error.strerror})")
                 return

@@ -14,19 +14,18 @@ import threading
 import time
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from cli.local.embedded import EmbeddedError, EmbeddedStack, free_port
-from cli.local.forking import COMMAND, ForkServer
 from cli.local.preparation import ServiceError, one_line, prepare, revoke
-from cli.local.processes import Supervisor
+from cli.local.processes import COMMAND, Supervisor
 from runtime.defaults import GATEWAY_PORT, SERVICE_ROLE
 from runtime.http.listening import CannotListenError, check_port_is_free
 from runtime.summarizers import DEFAULT_MODELS, provider_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
     from types import FrameType
 
 
@@ -111,8 +110,6 @@ def running_service(
     chosen_port = _claim_port(host, port)
     ports = {"api": chosen_port, "gateway": _gateway_port(given, host, port)}
     with contextlib.ExitStack() as running:
-        # It loads what the parts use while the servers start.
-        parts = running.enter_context(ForkServer(given))
         stack = running.enter_context(EmbeddedStack.from_environment(data_dir, durable=durable, environ=given))
         started = "Postgres and Redis"
         _check(stopping, started)
@@ -132,8 +129,7 @@ def running_service(
             "PALIMPSEST_PORT": str(chosen_port),
             "PYTHONUNBUFFERED": "1",
         }
-        parts.rehearse(env)
-        supervisor = Supervisor(log=log, run=parts.start)
+        supervisor = Supervisor(log=log)
         running.callback(supervisor.stop, _STOP_ORDER, grace=_STOP_SECONDS)
         for part, arguments in _PARTS.items():
             own = ["--port", str(ports[part])] if part in ports else []
@@ -159,13 +155,12 @@ def running_service(
         )
 
 
-def run_serve(port: int, data_dir: str | None, summarizer: str | None, *, show_keys: bool = False) -> int:
+def run_serve(port: int, data_dir: Path | None, summarizer: str | None, *, show_keys: bool = False) -> int:
     """Run in the foreground until SIGINT or SIGTERM; answer the exit status, 0 or 1.
 
     Once ready it prints one JSON line on stdout and a few lines for people on stderr. On a terminal both are without
     keys and passwords unless `show_keys`. A second signal does not wait for an orderly end.
     """
-    kept_in = None if data_dir is None else Path(data_dir)
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -174,9 +169,8 @@ def run_serve(port: int, data_dir: str | None, summarizer: str | None, *, show_k
         stopping.set()
 
     before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
-        with running_service(port=port, data_dir=kept_in, summarizer=summarizer, stopping=stopping) as service:
+        with running_service(port=port, data_dir=data_dir, summarizer=summarizer, stopping=stopping) as service:
             _announce(service, show_keys=show_keys)
             while not stopping.wait(_WATCH_SECONDS):
                 service.check()
@@ -307,7 +301,3 @@ def _describe_store(data_dir: Path | None, environ: Mapping[str, str]) -> str:
     if data_dir is not None:
         return f"{data_dir.absolute()}, kept"
     return "temporary, lost when this ends (--data-dir keeps it)"
-
-
-if __name__ == "__main__":
-    sys.exit(run_serve(**json.loads(sys.argv[-1])))

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from cli.client.client import ServiceClient
-from cli.local.forking import COMMAND
+from cli.local.processes import COMMAND
 from cli.main import app
 from cli.tables import columns, print_table
 from tests.api.doors.test_problems import key_with

@@ -26,7 +26,7 @@ from cli.archive.export_file import ExportFileError, check
 from cli.archive.exports import run_export
 from cli.archive.imports import run_import
 from cli.archive.imports import write as import_
-from cli.local.forking import COMMAND
+from cli.local.processes import COMMAND
 from cli.main import app
 from compaction.recall.departures import Departure
 from runtime import ids

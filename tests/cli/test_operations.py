@@ -18,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from cli.local.embedded import free_port
-from cli.local.forking import COMMAND
+from cli.local.processes import COMMAND
 from cli.main import app
 from compaction.recall.departures import Departure
 from migrations.revisions import HEAD as REVISION

@@ -25,7 +25,7 @@ import pytest
 from sqlalchemy import make_url
 
 from cli.consent import agree_to_stores
-from cli.local import forking, preparation, preparing, serve
+from cli.local import preparation, preparing, serve
 from cli.local.local_tenant import api_key
 from cli.local.serve import ServiceError, ServiceStoppedError, running_service
 from runtime.ids import external
@@ -42,12 +42,6 @@ ENVIRONMENT = {
     for name, value in os.environ.items()
     if not name.startswith(("PALIMPSEST_", "ANTHROPIC_")) or name in {"PALIMPSEST_POSTGRES_BIN", "PALIMPSEST_REDIS_BIN"}
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands in for the parts in this process is no fork of what they load; `serving` has the parts themselves."""
-    monkeypatch.setattr(forking, "CAN_FORK", False)
 
 
 @contextlib.contextmanager

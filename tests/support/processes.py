@@ -8,14 +8,12 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
 from cli.local.embedded import free_port
-from cli.local.forking import COMMAND, ForkServer
 from runtime.broker import CHECK_TASK, CHECKS, celery_app
 from runtime.settings import Settings
 from tests.support.eventually import eventually
@@ -29,14 +27,11 @@ if TYPE_CHECKING:
 
     from celery import Celery
 
-    from cli.local.processes import Program
     from tests.conftest import Tenant
     from tests.support.servers.loopback_model import LoopbackModel
 
 START_SECONDS = 120  # a bound for a loaded machine
 STOP_SECONDS = 20  # a bound for a loaded machine, well under that of the product
-READ_AT_START = ("LD_PRELOAD", "PYTHONPATH", "TZ")
-"""What a process is told before it runs: a fork is what its parent was told."""
 
 
 class Product:
@@ -92,36 +87,15 @@ class Product:
         self.app.send_task(CHECK_TASK, args=[[str(each) for each in conversations]], queue=CHECKS)
 
 
-def started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> Program:
-    """Start a process that leads a group, so that `kill` reaches the children of its pool.
-
-    The command as it is comes from a fork server, as `serve` has its parts from one: hundreds of them start in a run.
-    """
-    is_as_here = all((env.get(name) or None) == (os.environ.get(name) or None) for name in READ_AT_START)
-    if argv[: len(COMMAND)] == COMMAND and is_as_here:
-        return _forks().start(argv, env, output)
+def started(argv: list[str], env: dict[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a process that leads a group, so that `kill` reaches the children of its pool."""
     return subprocess.Popen(argv, stdout=output, stderr=output, env=env, process_group=0)
-
-
-class _Forks(ForkServer):
-    """Has loaded the SDK, too, which takes a worker that asks a model longer than all else that it does in a test."""
-
-    program = (
-        *(sys.executable, "-P", "-c"),
-        "import worker.summarizers.anthropic; from cli.local.fork_server import main; main()",
-    )
-
-
-@cache
-def _forks() -> ForkServer:
-    """Return the fork server of this test process, which ends with it."""
-    return _Forks(environment())
 
 
 class Worker:
     """One process of the product and what it has written."""
 
-    def __init__(self, process: Program, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self.log = process, log
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -144,7 +118,7 @@ class Worker:
 class Api(Worker):
     """An API process that answers at `url`."""
 
-    def __init__(self, process: Program, log: Path, url: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str) -> None:
         super().__init__(process, log)
         self.url = url
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import socket
-from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +17,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from runtime import ids
 from runtime.log import fault
 from runtime.release import VERSION
-from runtime.settings import Ahead
 from store.operations import processes
 from store.operations.processes import Activity, Process
 from worker.database import Database
@@ -120,27 +118,9 @@ class Heart:
         return True
 
 
-_made: Ahead[Database] = Ahead()
-
-
 def heart_database(settings: Settings) -> Database:
     """Return what a heart beats over: no connection of anybody else, who may have none left for it."""
-    return _made.take(settings) or Database(settings, "heartbeat")
-
-
-def beat_ahead(settings: Settings) -> None:
-    """Have hearts of processes that are forked from this one find made what a beat takes; it is undone."""
-    database = Database(settings, "heartbeat")
-    heart = Heart(database, "sweeper", [], slots=1, seconds=settings.heartbeat_seconds, activity=Activity)
-    with suppress(_UndoneError), database.transaction(None) as connection:
-        processes.beat(connection, heart.process, Activity())
-        raise _UndoneError
-    database.close()
-    _made.put(settings, database)
-
-
-class _UndoneError(Exception):
-    """What was written is not to stay."""
+    return Database(settings, "heartbeat")
 
 
 class Watch:

@@ -18,8 +18,8 @@ from pydantic import SecretStr
 from sqlalchemy import CheckConstraint, make_url
 
 from cli.local.embedded import EmbeddedPostgres
-from cli.local.forking import COMMAND
 from cli.local.installations import POSTGRES_VARIABLE, postgres_installations
+from cli.local.processes import COMMAND
 from migrations.revisions import HEAD
 from migrations.run import current_revision, upgrade
 from runtime.settings import Settings

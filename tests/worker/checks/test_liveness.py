@@ -24,7 +24,7 @@ from tests.support.service.in_process import Chat, Workers
 from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.running_api import RunningApi, running_api
 from tests.support.talk import exchanges, request, rounds
-from worker.process.liveness import Watch, beat_ahead, heart_database
+from worker.process.liveness import Watch
 from worker.process.losses import Losses
 from worker.process.progress import Progress
 from worker.process.worker_life import Consumed, PoolWatch
@@ -78,14 +78,6 @@ class TestHeartbeats:
             assert seen(product.chat)[sweeper.process.pid].started_at == row.started_at
             assert [each.end() for each in (checks, summaries, sweeper)] == [0, 0, 0]
         assert seen(product.chat) == {}
-
-    def test_a_beat_ahead_is_undone_and_what_it_made_is_for_one_heart(self, chat: Chat) -> None:
-        before = seen(chat)
-        beat_ahead(chat.settings)
-        assert seen(chat) == before
-        database = heart_database(chat.settings)
-        assert database.engine.dialect.server_version_info is not None
-        assert heart_database(chat.settings).engine.dialect.server_version_info is None
 
     def test_a_task_under_way_shows(self, product: Product) -> None:
         product.env |= {"PALIMPSEST_HEARTBEAT_SECONDS": "0.1"}
