@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections import defaultdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
@@ -22,6 +23,13 @@ Prefix = Literal["ten", "key", "conv", "run", "req", "pin", "rule", "hook", "evt
 def new_id() -> UUID:
     """Return a new identifier that sorts after earlier ones."""
     return uuid_utils.compat.uuid7()
+
+
+def time_of(identifier: UUID) -> datetime | None:
+    """Return when a UUIDv7 was made, in UTC; None for other UUIDs."""
+    if identifier.version != 7:  # noqa: PLR2004 - the version that sorts by time
+        return None
+    return datetime.fromtimestamp((identifier.int >> _TIME_SHIFT) / 1_000, UTC)
 
 
 def renewed(identifiers: Iterable[UUID]) -> dict[UUID, UUID]:

@@ -240,9 +240,11 @@ messages = Table(
     Column("sent", JSONText),
     Column("said_at", TIME),
     Column("is_undated", Boolean),
+    Column("request_id", Uuid),
     PrimaryKeyConstraint("conversation_id", "seq"),
     CheckConstraint("role in ('user', 'assistant')", name="role"),
     CheckConstraint("coalesce(shape in ('chat', 'responses'), sent is null)", name="shape"),
+    Index(None, "request_id", postgresql_using="brin", postgresql_with={"autosummarize": "on"}),
 )
 message_media = Table(
     "message_media",

@@ -93,6 +93,21 @@ def stats(
 
 
 @installation_commands.command(rich_help_panel=OPERATE)
+def trace(
+    request: Annotated[str, typer.Argument(metavar="REQUEST_ID", help="As in the header request-id, req_….")],
+    tenant: TenantName = None,
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Follow a request to the turn that it stored, the turn's check and runs, and the commit. Needs the database.
+
+    Example: palimpsest trace req_01a2227ef0cd76fe9f474838196fa385
+    """
+    from cli.installation.trace import run_trace  # noqa: PLC0415
+
+    raise typer.Exit(run_trace(read_settings(), request, tenant, as_json=as_json))
+
+
+@installation_commands.command(rich_help_panel=OPERATE)
 def retention(tenant: TenantName = None, as_json: Json = False) -> None:  # noqa: FBT002 - an option, always named
     """List what `message_retention_days` is about to erase; a dry run, which erases nothing. Needs the database.
 

@@ -219,7 +219,7 @@ def fork(
     )
     if not inserted.rowcount:
         raise ExternalIdTakenError
-    _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new})
+    _copy(connection, messages, [*live, _m.seq <= through_seq], {"conversation_id": new, "request_id": None})
     shown = [message_media.c.conversation_id == conversation_id, message_media.c.seq <= through_seq]
     _copy(connection, message_media, shown, {"conversation_id": new})
     context_blocks.copy(connection, conversation_id, new, through_seq)

@@ -321,13 +321,14 @@ begin
     context_tokens := v.context_tokens;
     queued := v.queued;
     insert into public.messages (tenant_id, conversation_id, seq, role, content, tokens, view_tokens, bytes,
-                                 result_chars, is_request, has_thinking, shape, sent, said_at, is_undated)
+                                 result_chars, is_request, has_thinking, shape, sent, said_at, is_undated, request_id)
     select p_tenant, p_conversation, v.next_seq - v_count + m.place::integer - 1, m.role, m.content, m.tokens + m.excess,
            m.tokens + m.excess - coalesce(p_messages.hidden[m.place], 0)
                - case when p_facts.longest_result <= v.cap or m.chars is null then 0
                       else public.tokens_over_cap(array[m.chars], v.cap) end,
            m.bytes, m.chars::integer[], m.request, m.thinking, p_shape, m.sent,
-           p_times[m.place], case when p_times[m.place] is null then p_times is not null or null end
+           p_times[m.place], case when p_times[m.place] is null then p_times is not null or null end,
+           case when m.place = 1 then p_request end
     from (select every.*, case when every.place = v_media then v_excess else 0 end as excess
           from unnest(p_messages.roles, p_messages.contents, p_messages.tokens, p_messages.bytes, p_messages.result_chars,
                       p_messages.requests, p_messages.thinking, p_sent)

@@ -22,10 +22,15 @@ create table messages (
     -- When the message was said, if its client told so. is_undated: other messages of its turn have a time, this one has none.
     said_at timestamptz,
     is_undated boolean,
+    -- The request that stored the turn, at its first message alone; null in forks.
+    request_id uuid,
     constraint pk_messages primary key (conversation_id, seq),
     constraint ck_messages_shape check (coalesce(shape in ('chat', 'responses'), sent is null))
 );
 alter table messages alter column sent set statistics 0;
+-- For `palimpsest trace`. Request ids are in the order of time, as the rows are: ranges of pages tell where one can be, and a turn
+-- pays for no entry.
+create index ix_messages_request_id on messages using brin (request_id) with (autosummarize = on);
 alter table messages enable row level security, force row level security;
 create policy tenant on messages
     using (tenant_id = nullif(current_setting('app.tenant_id', true), '')::uuid)
