@@ -346,8 +346,8 @@ def blocks_of(text: str) -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def test_the_calls_of_the_readme_in_their_order(installation: dict[str, str]) -> None:
-    (session,) = blocks_of(section("README.md", "A session with curl"))
+def test_the_calls_of_a_session_with_curl_in_their_order(installation: dict[str, str]) -> None:
+    (session,) = blocks_of(section("docs/integrate.md", "A session with curl"))
     printed = typed(installation, session)
     items = [json.loads(line.removeprefix("# ")) for line in re.findall(r'^# \{"first.*$', session, re.MULTILINE)]
     answers = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
@@ -360,7 +360,7 @@ def test_the_calls_of_the_readme_in_their_order(installation: dict[str, str]) ->
 
 
 def test_the_python_of_the_readme(installation: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    (sample,) = re.findall(r"^```python\n(.*?)^```$", PAGES["README.md"], re.MULTILINE | re.DOTALL)
+    sample, by_base_url = python_of_the_readme()
     url, key = installation["PALIMPSEST_URL"], installation["PALIMPSEST_KEY"]
     monkeypatch.syspath_prepend(str(ROOT / "clients/python"))
     with (
@@ -389,6 +389,16 @@ def test_the_python_of_the_readme(installation: dict[str, str], monkeypatch: pyt
             assert len(made["palimpsest"].outbox) == (names is alone)
             made["palimpsest"].close()
             made["claude"].close()
+    with LoopbackModel(default=ok("At 07:05.")) as model:
+        direct: dict[str, Any] = {"GATEWAY_URL": model.url, "PALIMPSEST_KEY": key}
+        exec(compile(by_base_url, "README.md", "exec"), direct)  # noqa: S102 - the sample is what is tested
+        assert [direct["ask"](text) for text in ("When?", "Sure?")] == ["At 07:05."] * 2
+        direct["claude"].close()
+    assert [len(request.body["messages"]) for request in model.requests] == [1, 3]
+
+
+def python_of_the_readme() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGES["README.md"], re.MULTILINE | re.DOTALL)
 
 
 def reply_of(names: Mapping[str, Any]) -> Callable[[str, str, list[Any]], str]:
