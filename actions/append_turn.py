@@ -146,6 +146,7 @@ async def store_turn(
         sent=turn.sent,
         entries=entries,
         times=turn.times,
+        requested_output=turn.requested_output,
     )
     if appended.outcome not in {"appended", "replayed"}:
         return appended

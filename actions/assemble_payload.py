@@ -80,6 +80,7 @@ async def assemble_payload(
         shape=shape,
     )
     stored = or_not_found(stored)
+    policy = policy.reserving(stored.requested_output)
     size = body_bytes + len(stored.head or "") + len(stored.tail or "") + count_rule_bytes(stored)
     size += sum(len(block.text) for block in (*layers.prior, *layers.turn))
     unstored = _unstored(row, layers, stored.factor)

@@ -121,7 +121,7 @@ async def compare(caller: Caller, conversation_id: UUID, wanted: ComparisonIn) -
     row, sent, rules, sides = await caller.run(_sides, conversation_id, wanted)
     ratio = sent.token_ratio
     fixed = math.ceil((row.fixed_tokens - row.carried_tokens) * ratio) + row.unstored_tokens
-    policy, _, _ = caller.principal.in_force(row.policy, row.model)
+    policy = caller.principal.policy_for(row.policy, row.model).reserving(row.requested_output)
     size = sum(len(original.content) for side in sides for original in side.tail)
     size += reading_bytes((rule.text for rule in rules), size)
     weight, code = CallWeight(ratio, fixed), frame_code(caller.tenant_id, conversation_id)

@@ -52,7 +52,7 @@ def restore_version(
     `pointer` leads to the version in the request.
     """
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
-    policy = caller.principal.policy_for(row.policy, row.model)
+    policy = caller.principal.policy_for(row.policy, row.model).reserving(row.requested_output)
     try:
         restored = branches.restore(connection, tenant_id, conversation_id, version, policy, caller.request_id)
     except branches.SupersededError:
@@ -122,7 +122,7 @@ def _read_version(
     row = or_not_found(conversations.get(connection, tenant_id, conversation_id))
     try:
         branches.check_shown(connection, conversation_id, version)
-        policy = principal.policy_for(row.policy, row.model)
+        policy = principal.policy_for(row.policy, row.model).reserving(row.requested_output)
         material = snapshots.load(
             connection,
             tenant_id,

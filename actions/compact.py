@@ -119,7 +119,7 @@ def _policy_of_run(
     row = or_not_found(conversations.get(connection, principal.tenant_id, conversation_id))
     below = principal.in_force(row.policy, row.model)
     read_policy(overrides, below.overrides)
-    return principal.policy_for({**below.overrides, **overrides}, row.model)
+    return principal.policy_for({**below.overrides, **overrides}, row.model).reserving(row.requested_output)
 
 
 def _plan(dry_run: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:

@@ -85,7 +85,7 @@ def _overflow(
     row = conversations.get(connection, tenant_id, conversation_id)
     if row is None:
         return None
-    policy = caller.principal.policy_for(row.policy, row.model)
+    policy = caller.principal.policy_for(row.policy, row.model).reserving(row.requested_output)
     has_summarizer = caller.services.settings.chosen_summarizer != "none"
     return overflows.overflow(
         connection,

@@ -87,6 +87,7 @@ async def read_context(
         return ContextAnswer(None, stored.etag + suffix)
     services.metrics.contexts["plain" if stored.plain else "mended"].inc()
     policy, _, ignored = principal.policy_of(stored.policy, stored.model)
+    policy = policy.reserving(stored.requested_output)
     etag = stored.etag
     if ignored:
         # The database has reckoned with overrides that are not in force.

@@ -24,6 +24,8 @@ ToolPattern = Annotated[str, Meta(min_length=1, max_length=200)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=200)]
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
+MOST_RESERVED: Final = 0.5
+"""Share of a limit that the output which a request asks for may take from its input."""
 MINIMUM_CONTEXT_WINDOW: Final = 16_000
 """Tokens. A smaller window leaves no room to compact into (requirement O5)."""
 
@@ -162,6 +164,17 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Days after its newest message until a conversation is erased, as `DELETE` would erase it; 0 = never. Setting it
     for a conversation takes the scope `admin`."""
 
+    def reserving(self, output_tokens: int | None) -> Policy:
+        """Return the policy of a conversation whose newest request asks for so much output; None = it does not say.
+
+        That is kept free, and a summary is due before the context takes their place.
+        """
+        reserved = reserved_output(output_tokens, self.total_token_budget, self.reserved_output_tokens)
+        if reserved == self.reserved_output_tokens:
+            return self
+        threshold = min(self.compaction_threshold_tokens, self.total_token_budget - reserved)
+        return msgspec.structs.replace(self, reserved_output_tokens=reserved, compaction_threshold_tokens=threshold)
+
     @property
     def pause_threshold_tokens(self) -> int:
         """Tokens over which a summary is made in a pause, ahead of the threshold."""
@@ -181,6 +194,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def pending_limit_tokens(self) -> int:
         """Tokens from which no snapshot waits for the end of a tool loop, as thinking is left out there anyway."""
         return min(self.trim_threshold_tokens, self.context_limit_tokens)
+
+
+def reserved_output(asked: int | None, limit: int, default: int) -> int:
+    """Return how many tokens of a limit are kept free for an answer, for which a request asks for so many at most.
+
+    Clients often ask for all that a model can write. What is over MOST_RESERVED of the limit says nothing of the
+    answer, and would leave next to nothing of the history: then it is the default, as if nothing were asked for.
+    """
+    return default if asked is None or asked > limit * MOST_RESERVED else asked
 
 
 class PolicyError(ValueError):

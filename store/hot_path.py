@@ -108,6 +108,7 @@ class _Facts(NamedTuple):
     has_request: bool
     ends_in_loop: bool
     thinking_in_loop: bool
+    requested_output: int | None
 
 
 class _Limits(NamedTuple):
@@ -260,6 +261,7 @@ async def append_turn(
     sent: SentTurn | None = None,
     entries: Sequence[TurnEntry] = (),
     times: Sequence[datetime | None] = (),
+    requested_output: int | None = None,
 ) -> Appended:
     """Append a turn; `contents` are the messages' contents as the JSON text that came in.
 
@@ -268,6 +270,7 @@ async def append_turn(
     `hidden` has the tokens of each message that inline tool results hide in the view. `policy` is the tenant's: by its
     budget, or the conversation's own, what the model saw had been fitted before; None = never. `entries` are what the
     turn adds to the ledger of rules. `times` tell when each message was said, None where nobody knows; empty = now.
+    `requested_output` are the tokens of output that its request asked for at most, None if that is not known.
     """
     messages = facts.messages
     view_tokens = [message.tokens for message in messages]
@@ -308,6 +311,7 @@ async def append_turn(
             has_request=facts.has_request,
             ends_in_loop=facts.ends_in_loop,
             thinking_in_loop=facts.thinking_in_loop,
+            requested_output=requested_output,
         ),
         *usage,
         *(context or _NO_CONTEXT),

@@ -195,6 +195,7 @@ conversations = Table(
     Column("rules", JSONB),
     Column("newest_media", Integer, nullable=False, server_default=_NONE),
     Column("media_checked_through", Integer, nullable=False, server_default=_NONE),
+    Column("requested_output", Integer),
     CheckConstraint("shape in ('chat', 'responses')", name="shape"),
     Index(
         "uq_conversations_external_id",

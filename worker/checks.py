@@ -133,10 +133,11 @@ class Checker:
         return self._known(state).in_force
 
     def _known(self, state: CheckState) -> _Known:
-        return self._policies(state.tenant_policy, state.policy, state.model)
+        return self._policies(state.tenant_policy, state.policy, state.model, state.requested_output)
 
-    def _parsed(self, tenant_policy: str, policy: str, model: str | None) -> _Known:
+    def _parsed(self, tenant_policy: str, policy: str, model: str | None, requested_output: int | None) -> _Known:
         holds = in_force(self._defaults, _decode(tenant_policy), _decode(policy), model=model)
+        holds = holds._replace(policy=holds.policy.reserving(requested_output))
         return _Known(holds, None if self._pausing is None else self._pausing.pause_of(holds.policy, model))
 
     def _split(self, states: Iterable[CheckState]) -> tuple[list[CheckState], list[CheckState], list[CheckState]]:

@@ -86,6 +86,8 @@ class Turn(NamedTuple):
     """When each message was said, None where nobody knows; empty = when the turn is stored."""
     earlier: tuple[TokenUsage, ...] = ()
     """What was counted for the turn's calls before the last one."""
+    requested_output: int | None = None
+    """Tokens of output that the call was allowed, where that is said."""
 
 
 def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson = WITHOUT_SETTINGS) -> Turn:
@@ -126,6 +128,7 @@ def read_turn(body: bytes, policy: Policy = _DEFAULT_POLICY, strict: StrictJson 
         cached=cached_of(counted),
         times=_times(turn),
         earlier=tuple(earlier),
+        requested_output=turn.max_output_tokens,
     )
 
 
@@ -175,6 +178,7 @@ def _of_other_shape(
         cached_of(counted),
         _times(turn),
         tuple(earlier),
+        turn.max_output_tokens,
     )
 
 

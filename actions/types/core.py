@@ -62,11 +62,15 @@ class ContextBlockIn(Strict):
 ContextBlocks = Annotated[list[ContextBlockIn], Meta(max_length=100)]
 
 
+MOST_OUTPUT_TOKENS: Final = 1_000_000
 CALLS: Final = Meta(min_length=1, max_length=1_000)
 """The `usage` of several calls in their order: the last one measures the context, all of them count for cost."""
 
 
 Time = Annotated[datetime, Meta(tz=True)]
+
+
+OutputTokens = Annotated[int, Meta(ge=1, le=MOST_OUTPUT_TOKENS)]
 
 
 class TurnBase(Strict, kw_only=True):
@@ -78,6 +82,8 @@ class TurnBase(Strict, kw_only=True):
     context: ContextBlocks = []
     created_at: Time | Annotated[list[Time | None], Meta(min_length=1, max_length=1_000)] | None = None
     """When the messages were said: all of them, or each in their order; null in a list where nobody knows."""
+    max_output_tokens: OutputTokens | None = None
+    """Output that the model call was allowed: so much is kept free of the budget from now on."""
 
 
 class TurnIn(TurnBase, kw_only=True):
@@ -230,7 +236,7 @@ class PayloadIn(Strict):
     prior_context: ContextBlocks | None = None
     turn_context: ContextBlocks | None = None
     user_message: str | list[dict[str, Any]] | dict[str, Any] | None = None
-    max_output_tokens: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    max_output_tokens: OutputTokens | None = None
     shape: Shape | None = None
     cache_breakpoints: Annotated[int, Meta(ge=1, le=MAX_MARKS)] | None = None
 

@@ -11,6 +11,7 @@ from compaction.media.limits import limits_of, media_load, shed_warning
 from compaction.media.shedding import shed_media
 from compaction.messages import blocks, has_thinking, is_request, tool_result_ids
 from compaction.pins.serving import fit_with_rules
+from compaction.policy import reserved_output
 from compaction.repair import repair
 from compaction.shorten.fitting import Fitted, fit_history
 from compaction.shorten.trimming import drop_oldest
@@ -140,7 +141,7 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     what the others leave. The user's message is never touched. Raises UserMessageError.
     """
     budget = policy.total_token_budget
-    held = policy.reserved_output_tokens if reserved is None or reserved >= budget else reserved
+    held = reserved_output(reserved, budget, policy.reserved_output_tokens)
     speaks = bool(layers.prior or layers.turn) and _last_request(layers.history) is None
     history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
     shed = shed_media(history, limits_of(policy), beside=media_load([asked.content] if asked else []))
@@ -184,12 +185,13 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
 
 
 def _output_warnings(asked: int | None, held: int, budget: int) -> list[str]:
-    """Return a warning if more output is asked for than the whole payload may have."""
-    if asked is None or asked < budget:
+    """Return a warning if more output is asked for than is kept free."""
+    if asked is None or asked == held:
         return []
+    left = "nothing" if asked >= budget else "little"
     return [
         (
-            f"max_output_tokens ({asked:,}) leaves nothing of the budget of {budget:,} tokens: "
+            f"max_output_tokens ({asked:,}) leaves {left} of the budget of {budget:,} tokens: "
             f"{held:,} are kept for the answer"
         )
     ]

@@ -55,6 +55,8 @@ class StoredContext(NamedTuple):
     """Seqs of messages that were dropped without a summary, as people read them."""
     context_bytes: int
     """Bytes of the whole context as it is stored, read or not."""
+    requested_output: int | None
+    """Tokens of output that the newest request asks for at most."""
     withheld: bool | None
     sent: str | None = None
     """What came in the shape that is served: of a plain context its messages, to be joined, else an array of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from compaction.policy import reserved_output
 from compaction.steps.refusal_wordings import LEAST_ERROR, WORDINGS, Fault, Unit, Wording
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ MAX_CHARS: Final = 20_000
 LARGEST: Final = 100_000_000_000
 LARGEST_TOKENS: Final = 100_000_000
 """A larger number is no count."""
-MOST_RESERVED: Final = 0.5
-"""Share of a limit that is left free for the output that a request asks for, if the error does not name the output."""
 LEAST_BYTES: Final = 10_000
 """A smaller limit of bytes or characters is that of one field, not of the history."""
 _NUMBER: Final = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,12})"
@@ -128,9 +127,9 @@ def _refusal(wording: Wording, named: Mapping[str, str | None], output_tokens: i
     if wording.unit in {Unit.BYTES, Unit.CHARACTERS} and limit < LEAST_BYTES:
         return unnumbered._replace(fault=Fault.OTHER)
     is_named = "output" in numbers or "total" in numbers
-    if wording.unit is Unit.TOKENS and not is_named and output_tokens <= limit * MOST_RESERVED:
+    if wording.unit is Unit.TOKENS and not is_named:
         # What a smaller request leaves free is for the answer, which many models count in.
-        reserved = limit - output_tokens
+        reserved = limit - reserved_output(output_tokens, limit, 0)
     else:
         reserved = limit - output if output < limit else limit
     if amount is None:

@@ -11,6 +11,7 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
@@ -36,6 +37,7 @@ LISTS: Final[Mapping[Shape, str]] = {"messages": "messages", "chat": "messages",
 _INSTRUCTS: Final = ("system", "developer")
 """Compared one by one, as what follows: any JSON value may stand in their place, and a set would ask for its hash."""
 _END_BYTES: Final = 24
+_OUTPUT_FIELDS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _STORED_ELSEWHERE: Final = ("previous_response_id", "conversation")
 _COMPACTS: Final = re.compile(rb'"type"\s*:\s*"compaction_trigger"')
 _NUL: Final = b"\\u0000"
@@ -75,6 +77,16 @@ class ResentHistory(NamedTuple):
     def repairs(self) -> int:
         """How many rows and texts of it went on repaired."""
         return len(self.malformed) + self.replaced
+
+    @property
+    def requested_output(self) -> int | None:
+        """The tokens of output that the request asks for at most, None if it does not say."""
+        for name in _OUTPUT_FIELDS:
+            with suppress(*UNREADABLE):
+                value = _value(self.fields.get(name, b"null"))
+                if isinstance(value, int) and value > 0:
+                    return value
+        return None
 
     def repaired(self) -> ResentHistory:
         """Return the history with its malformed rows as the API of its shape accepts them."""

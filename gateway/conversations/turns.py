@@ -17,7 +17,7 @@ from actions.append_turn import note_usage, store_turn, wake_up
 from actions.conversations import change_conversation
 from actions.errors import InvalidError
 from actions.input.turn_bodies import read_turn
-from actions.types.core import ConversationPatch
+from actions.types.core import MOST_OUTPUT_TOKENS, ConversationPatch
 from compaction.messages import disarm_inner_blocks
 from compaction.recall.tool import NAME, is_declared
 from compaction.shapes.acceptance import repair_message
@@ -100,6 +100,8 @@ class Learned(NamedTuple):
     retried: bool = False
     scope: AlignmentScope | None = None
     """Where the conversation is looked for if its client has rewritten its history; None for nowhere."""
+    requested_output: int | None = None
+    """Tokens of output that the request asks for at most."""
     rules: str = ""
     """The hash over the rules that stand in what was compacted; "" where nothing was."""
 
@@ -274,6 +276,8 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
             await asyncio.sleep(REST * (time.monotonic() - began))
             began = time.monotonic()
         fields: dict[str, Any] = {"shape": learned.shape, "expected_next_seq": expected}
+        if learned.requested_output is not None:
+            fields["max_output_tokens"] = min(learned.requested_output, MOST_OUTPUT_TOKENS)
         if number == len(parts) - 1 and usage is not None:
             fields |= {"usage": usage, "snapshot_version": learned.version}
         if replace_from is not None:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from actions.caller import Caller
     from compaction.steps.refusals import Refusal
-    from gateway.conversations.histories import ResentHistory
     from gateway.conversations.recognition import Recognized
     from gateway.conversations.turns import Learned
     from gateway.doors import Door
@@ -53,7 +52,6 @@ _MALFORMED: Final = frozenset({400, 413, 422})
 """Statuses with which a provider refuses the request itself."""
 _WITHOUT_TOOLS: Final = frozenset({400, 404, 422})
 """Statuses with which a provider refuses tools for a model."""
-_OUTPUT_FIELDS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _value: Final = msgspec.json.Decoder().decode
 _ledger: Final = msgspec.json.Decoder(list[tuple[str, int, str, str]]).decode
 
@@ -210,7 +208,7 @@ class ProviderCall:
 
 def _read_refusal(refused: PreparedRequest, error: AnswerError) -> Refusal | None:
     known = refused.placed or refused.unplaced
-    output_tokens = _output_tokens(known.history) if known is not None else None
+    output_tokens = known.history.requested_output if known is not None else None
     refusal = read_refusal(error.text, status=error.status, output_tokens=output_tokens)
     return None if refusal is None else refusal.with_size(len(refused.body))
 
@@ -276,13 +274,3 @@ async def _with_previewed_head(caller: Caller, place: Recognized, preview: Previ
         strip_thinking_through=row.strip_thinking_through,
         broken_through=row.broken_through,
     )
-
-
-def _output_tokens(history: ResentHistory) -> int | None:
-    """Return the tokens of output that a request asks for at most, None if it does not say."""
-    for name in _OUTPUT_FIELDS:
-        raw = history.fields.get(name)
-        value = _value(raw) if raw is not None else None
-        if isinstance(value, int) and value > 0:
-            return value
-    return None

@@ -78,6 +78,7 @@ async def recognise(
         0,
         0,
         scope=clues.scope,
+        requested_output=history.requested_output,
     )
     return PlacedRequest(parsed.body, learned, limits_of(policy), None if with_tool is None else parsed.body)
 

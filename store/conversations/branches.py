@@ -48,6 +48,7 @@ _KEPT: Final = (
     "counted_cap",
     "last_version",
     "newest_media",
+    "requested_output",
 )
 """What a fork has of its conversation's row."""
 _BEGINS_WITH_AN_ANSWER: Final = text("""

@@ -74,6 +74,8 @@ class CheckState(NamedTuple):
     is_counted: bool
     media: Sequence[int] | None
     """The context's MediaLoad; None if no media came since a run looked at them."""
+    requested_output: int | None
+    """Tokens of output that the newest request asks for at most."""
 
     @property
     def load(self) -> Load:
@@ -361,4 +363,5 @@ def _one(tenant_id: UUID) -> Select[Any]:
         _c.turn_context_tokens,
         _c.in_loop,
         _c.loop_has_thinking,
+        _c.requested_output,
     ).where(_c.tenant_id == tenant_id)

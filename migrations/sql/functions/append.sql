@@ -139,6 +139,10 @@ begin
           and m.content::text ~ v_media);
 end $$;
 
+-- Return how many tokens of a limit are kept free for an answer; compaction.policy.reserved_output says why.
+create or replace function reserved_output(p_asked integer, p_limit integer, p_default integer) returns integer
+language sql immutable return case when p_asked <= p_limit / 2.0 then p_asked else p_default end;
+
 -- Return whether the thinking of a turn, which is signed for what the model saw, was written for anything else than the view: the
 -- view cuts a long result of the same turn, and a history that was fitted into the budget may be fitted otherwise next time.
 create or replace function is_unlike_view(
@@ -149,7 +153,9 @@ create or replace function is_unlike_view(
                    where (message.hidden > 0 or p_cap < any (message.chars::integer[]))
                      and true = any (p_messages.thinking[message.place + 1:]))
         or c.context_tokens * f.factor > coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
-            - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
+            - public.reserved_output(
+                c.requested_output, coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget),
+                coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens))
             - ceil(c.fixed_tokens * f.factor) - c.unstored_tokens
     from public.conversations as c,
          lateral (select greatest(c.token_ratio, case when c.measured_version = c.head_version then
@@ -297,7 +303,8 @@ begin
         counted_cap = coalesce(c.counted_cap, c.result_cap, p_limits.result_cap),
         shape = case when c.next_seq = 0 then p_shape else c.shape end,
         mixed_shapes = c.mixed_shapes or (c.next_seq > 0 and c.shape is distinct from p_shape),
-        newest_media = case when p_media is null then c.newest_media else c.next_seq + v_count - 1 end
+        newest_media = case when p_media is null then c.newest_media else c.next_seq + v_count - 1 end,
+        requested_output = coalesce(p_facts.requested_output, c.requested_output)
     where c.id = p_conversation and c.tenant_id = p_tenant
       and (p_expected_seq is null or c.next_seq = p_expected_seq)
     returning c.next_seq as next_seq, c.check_due_at = now() as queued,

@@ -5,7 +5,7 @@ create or replace function due_states(p_conversations uuid[], p_lock boolean) re
     estimated integer, measured integer, context_bytes bigint, has_old_results boolean,
     tool_results_hold integer, summary_hold integer, trim_hold integer,
     pending_version integer, has_active_run boolean, counted_cap integer,
-    stored integer, is_counted boolean, media bigint[]
+    stored integer, is_counted boolean, media bigint[], requested_output integer
 ) language plpgsql security definer set search_path = pg_catalog, public, pg_temp as $$
 begin
     if p_lock then
@@ -31,7 +31,8 @@ begin
                      union all
                      select s.media[1], s.media[2], s.media[3], s.media[4], s.media[5]
                      from public.snapshot_parts as s
-                     where s.conversation_id = c.id and s.version = c.head_version) as m) end
+                     where s.conversation_id = c.id and s.version = c.head_version) as m) end,
+           c.requested_output
     from public.conversations as c join public.tenants as t on t.id = c.tenant_id
     where c.id = any (p_conversations) and (c.check_due_at is null) is false;
 end $$;

@@ -106,7 +106,7 @@ create or replace function read_context(
     out context_tokens integer, out measured_input_tokens integer, out result_cap integer,
     out strip_thinking_through integer, out pending_version integer, out policy text,
     out fixed_tokens integer, out factor double precision, out exchanges integer, out has_summary boolean,
-    out gap boolean, out model text, out left_out text, out context_bytes bigint, out withheld boolean,
+    out gap boolean, out model text, out left_out text, out context_bytes bigint, out requested_output integer, out withheld boolean,
     out sent text, out shapes text
 ) language plpgsql stable as $$
 declare
@@ -146,6 +146,7 @@ begin
     pending_version := c.pending_version;
     policy := c.policy::text;
     model := c.model;
+    requested_output := c.requested_output;
     exchanges := c.context_exchanges;
     left_out := c.left_out;
     factor := c.token_ratio;
@@ -162,10 +163,14 @@ begin
     fixed_tokens := v_beside + round(c.unstored_tokens / factor)::integer;
     v_room := p_room;
     if v_room is null and (c.policy = '{}' or not c.policy ?| array['total_token_budget', 'reserved_output_tokens']) then
-        v_room := p_limits.total_token_budget - p_limits.reserved_output_tokens - ceil(fixed_tokens * factor)::integer;
+        v_room := p_limits.total_token_budget
+            - public.reserved_output(c.requested_output, p_limits.total_token_budget, p_limits.reserved_output_tokens)
+            - ceil(fixed_tokens * factor)::integer;
     elsif v_room is null then
         v_room := coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget)
-            - coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens)
+            - public.reserved_output(
+                c.requested_output, coalesce((c.policy ->> 'total_token_budget')::integer, p_limits.total_token_budget),
+                coalesce((c.policy ->> 'reserved_output_tokens')::integer, p_limits.reserved_output_tokens))
             - ceil(fixed_tokens * factor)::integer;
     end if;
     gap := false;

@@ -83,7 +83,9 @@ create table conversations (
     -- Seqs of the newest message with media, and of the newest one that a run has looked at for media. A check asks for a run
     -- only if newer media have come.
     newest_media integer not null default -1,
-    media_checked_through integer not null default -1
+    media_checked_through integer not null default -1,
+    -- Tokens of output that the newest request asks for at most; null = no request has said.
+    requested_output integer
 ) with (fillfactor = 70, toast_tuple_target = 512, autovacuum_vacuum_scale_factor = 0.02);
 create unique index uq_conversations_external_id on conversations (tenant_id, external_id)
     where external_id is not null;
@@ -105,7 +107,8 @@ grant select, insert, update on conversations to palimpsest_service;
 grant select (id, tenant_id, model, policy, revision, edits, head_version, pending_version, covers_through, context_tokens,
     context_bytes, last_request, fixed_tokens, token_ratio, measured_tokens, measured_version, check_due_at,
     check_request_id, newest_result, results_cut_through, tool_results_hold, summary_hold, trim_hold, carried_tokens,
-    held_by_restore, counted_cap, erased_at, unstored_tokens, measured_seq, newest_media, media_checked_through), update
+    held_by_restore, counted_cap, erased_at, unstored_tokens, measured_seq, newest_media, media_checked_through,
+    requested_output), update
     (external_id, user_ref, model, system, tools, policy, metadata, revision, head_version, pending_version, covers_through,
     open_calls, check_due_at, check_request_id, erased_at) on conversations to palimpsest_background;
 grant select (id, tenant_id, external_id, user_ref, created_at, turn_count, head_version, context_tokens, erased_at) on

@@ -11,7 +11,8 @@ create type turn_messages as (
 create type turn_facts as (
     total_tokens integer, newer_tokens integer, seen_tokens integer, total_bytes integer, longest_result integer,
     newest_result integer, after_answer integer, sound boolean, leading_results text[], trailing_calls text[],
-    exchanges integer, last_request integer, has_request boolean, ends_in_loop boolean, thinking_in_loop boolean
+    exchanges integer, last_request integer, has_request boolean, ends_in_loop boolean, thinking_in_loop boolean,
+    requested_output integer
 );
 
 -- Token counts of the model call that the turn came from, and the version of the snapshot it was made with.

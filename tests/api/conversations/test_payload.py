@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from cli.local.embedded import free_port
+from compaction.policy import reserved_output
 from tests.support.messages_api import problems
 from tests.support.service.in_process_worker import work
 from tests.support.service.problem_documents import problem
@@ -71,6 +73,49 @@ def test_output_that_the_call_asks_for_is_reserved(service: Service) -> None:
         assert any(
             warning.startswith(f"max_output_tokens ({asked:,}) leaves nothing") for warning in wished["warnings"]
         )
+
+
+def test_output_that_the_newest_turn_asked_for_is_reserved(service: Service) -> None:
+    path = service.conversation(policy=policy(6_000))
+    service.append(path, *chat(20, 400))
+    before = payload(service, path, user_message="And now?")
+
+    def served_after(asked: int) -> tuple[int, int]:
+        turn = {"messages": [{"role": "user", "content": "More."}, {"role": "assistant", "content": "Yes."}]}
+        answer = service.client.post(f"{path}/turns", json={**turn, "max_output_tokens": asked})
+        assert answer.status_code == 201
+        made = payload(service, path, user_message="And now?")
+        context = service.client.get(f"{path}/context").json()["messages"]
+        return made["reserved_output"], sum(len(str(each["content"])) for each in context) // 4
+
+    reserved, large = served_after(2_500)
+    assert (reserved, large <= 3_500) == (2_500, True)
+    reserved, small = served_after(1_000)
+    assert (reserved, large < small <= 5_000) == (1_000, True)
+    # A turn that does not say changes nothing, and what the call itself says counts.
+    service.append(path, *chat(1, 10))
+    assert payload(service, path)["reserved_output"] == 1_000
+    assert payload(service, path, max_output_tokens=2_000)["reserved_output"] == 2_000
+    # All that a model can write is no wish for so long an answer.
+    reserved, whole = served_after(262_144)
+    assert (reserved, whole >= before["layers"]["history"] - 400) == (before["reserved_output"], True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "budget", "default"),
+    [
+        (None, 6_000, 100),
+        (1, 6_000, 100),
+        (3_000, 6_000, 100),
+        (3_001, 6_000, 100),
+        (2_500, 5_001, 7),
+        (2_501, 5_001, 7),
+    ],
+)
+def test_database_and_domain_reserve_the_same(service: Service, asked: int | None, budget: int, default: int) -> None:
+    with psycopg.connect(service.settings.database_url.get_secret_value()) as connection:
+        (there,) = connection.execute("select reserved_output(%s, %s, %s)", (asked, budget, default)).fetchone() or ()
+    assert there == reserved_output(asked, budget, default)
 
 
 def test_a_conversation_without_messages(service: Service) -> None:

@@ -222,6 +222,18 @@ def test_the_trim_threshold_is_a_share_of_the_window() -> None:
     assert Policy(model_context_tokens=16_000, trim_threshold_ratio=0.5).trim_threshold_tokens == 8_000
 
 
+def test_output_that_is_asked_for_is_kept_free_up_to_half_of_the_budget() -> None:
+    asked = {None: 4_096, 1: 1, 9_000: 9_000, 64_000: 64_000, 64_001: 4_096, 128_000: 4_096, 262_144: 4_096}
+    assert {each: Policy().reserving(each).reserved_output_tokens for each in asked} == asked
+    assert Policy().reserving(None) == Policy()
+
+
+def test_a_summary_is_due_before_the_answer_takes_its_room() -> None:
+    assert Policy().reserving(20_000).compaction_threshold_tokens == Policy().compaction_threshold_tokens
+    narrow = Policy().reserving(64_000)
+    assert narrow.compaction_threshold_tokens == narrow.context_limit_tokens == 64_000
+
+
 def test_no_snapshot_waits_for_the_end_of_a_loop_when_there_is_no_room_left() -> None:
     assert Policy().pending_limit_tokens == 120_000
     large = Policy(model_context_tokens=1_000_000)
