@@ -10,7 +10,7 @@ from compaction.frames.wordings import WORDINGS, language_shown
 from compaction.messages import is_request
 from compaction.pins.pinned import message_text
 from compaction.recall.words import NEUTRAL, language_of
-from compaction.summary.zone import first_of_user
+from compaction.summary.zone import frames_index, opening_length
 from compaction.view import WRITTEN
 
 if TYPE_CHECKING:
@@ -52,8 +52,9 @@ def language_of_frames(choice: Literal["auto", "en"], view: Sequence[ViewMessage
     """
     if choice == "en":
         return ENGLISH
-    host = first_of_user(view) if is_framed else None
-    shown = None if host is None else language_shown(message_text(view[host].content))
+    host = frames_index(view) if is_framed else None
+    framed = [*view[1 : opening_length(view)], *([] if host is None else [view[host]])]
+    shown = next(filter(None, (language_shown(message_text(each.content)) for each in framed)), None)
     return shown or spoken_language(view)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from compaction.frames.codes import code_line_end
 from compaction.frames.wordings import LEFT_OUT
-from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length
+from compaction.summary.zone import CLOSES, OPENS, frames_index, is_signed_alone, opening_length
 from compaction.view import WRITTEN, View, ViewMessage
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def with_note(view: Sequence[ViewMessage], note: str) -> View:
     if not view:
         return ()
     at = opening_length(view)
-    host = first_of_user(view)
+    host = frames_index(view)
     if host is None or is_signed_alone(view):
         return (*view[:at], ViewMessage("user", note), *view[at:])
     content = view[host].content
@@ -46,7 +46,7 @@ def with_note(view: Sequence[ViewMessage], note: str) -> View:
 
 def without_note(view: Sequence[ViewMessage], note: str) -> View:
     """Return `view` as it was before `with_note` put `note` into it; unchanged where that very note is not there."""
-    host = first_of_user(view)
+    host = frames_index(view)
     if host is None:
         return tuple(view)
     message = view[host]

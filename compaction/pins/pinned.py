@@ -25,7 +25,14 @@ from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.own_words import own_words
 from compaction.pins.requests import only_thanks
 from compaction.pins.standing import standing_instructions
-from compaction.summary.zone import CLOSES, OPENS, first_of_user, is_signed_alone, opening_length, preamble_length
+from compaction.summary.zone import (
+    CLOSES,
+    OPENS,
+    frames_index,
+    is_signed_alone,
+    opening_length,
+    preamble_length,
+)
 from compaction.text.names import speaker_of, stated_name
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import OUT_OF_PLACE, WRITTEN, View, ViewMessage
@@ -179,8 +186,10 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "
         return ()
     wanted = {pin.seq for pin in pins} - {WRITTEN}
     texts = {message.seq: message_text(message.content) for message in view if message.seq in wanted}
-    host = first_of_user(view)
-    framed = set() if host is None else _framed(view[host].content, pins, code)
+    host = frames_index(view)
+    # Behind a summary that the API signed a note of what is left out may stand before the frame.
+    hosts = () if host is None else view[host : host + 1 + is_signed_alone(view)]
+    framed = {text for each in hosts for text in _framed(each.content, pins, code)}
     return tuple(pin for pin in pins if pin.text not in framed and not _says(texts.get(pin.seq, ""), pin))
 
 
@@ -226,7 +235,7 @@ def _apart(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
 
 def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str, code: str) -> View:
     frame = render_pins(pins, language, code)
-    host = first_of_user(view)
+    host = frames_index(view)
     at = opening_length(view)
     if host is None or is_signed_alone(view):
         # After a summary that the API signed the first user message may hold tool results, which have to come first.
@@ -248,7 +257,7 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "
     pins, note = _apart(pins)
     if note:
         view = without_note(view, note)
-    host = first_of_user(view)
+    host = frames_index(view)
     if not pins or host is None:
         return tuple(view)
     texts = tuple(pin.text for pin in pins)

@@ -36,7 +36,7 @@ from compaction.sizes import uncounted_bytes
 from compaction.soundness import is_sound
 from compaction.steps.boundary import tail_begins, with_answers
 from compaction.steps.stored_view import NOTHING, StoredView, dump_messages
-from compaction.summary.zone import first_of_user, preamble_length, without_summary
+from compaction.summary.zone import frames_index, preamble_length, without_summary
 from compaction.text.names import speaker_of
 from compaction.view import (
     WRITTEN,
@@ -286,7 +286,7 @@ def build(
 
 def _code_of(snapshot: Snapshot) -> str | None:
     """Return the code of the frames in a snapshot, None if it has no frames or they have none."""
-    host = first_of_user(snapshot.messages) if snapshot.summary is not None or snapshot.pins else None
+    host = frames_index(snapshot.messages) if snapshot.summary is not None or snapshot.pins else None
     return None if host is None else code_at_end(message_text(snapshot.messages[host].content))
 
 

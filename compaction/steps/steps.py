@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from compaction.credentials.masking import Masker
 from compaction.frames.wordings import in_english, translated
 from compaction.media.limits import limits_of
 from compaction.media.shedding import media_notes, shed_media, without_media
@@ -167,8 +168,9 @@ def summarize(
     `claims` are what its lines rest on, `read_through` is the seq of the newest message that it was made from.
     """
     previous = stage.working.snapshot.summary
-    notes = media_notes(stage.view[zone.start : zone.stop])
-    text = summaries.with_media_list(in_english(text), notes, previous and in_english(previous))
+    notes = _media_notes(stage, stage.view[zone.start : zone.stop])
+    listed = summaries.earlier_media(stage.view) or (previous and in_english(previous))
+    text = summaries.with_media_list(in_english(text), notes, listed)
     language, code = stage.working.language, stage.working.frame_code
     text = translated(text, language)
     rebuilt = summaries.rebuild(stage.view, zone, text, previous=previous, code=code, language=language)
@@ -176,6 +178,16 @@ def summarize(
     lost_media = tuple(message.seq for message in stage.view[: zone.start] if without_media(message) is not message)
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, lost_media, removed="summarized", summary=text)
     return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
+
+
+def _media_notes(stage: Stage, view: View) -> list[str]:
+    """Return the notes of a view's media, credentials in their names and URLs masked as the policy has it."""
+    masker = Masker() if stage.working.masks_secrets else None
+    return [
+        note if masker is None else masker.mask_text(note, message.seq)
+        for message in view
+        for note in media_notes((message,))
+    ]
 
 
 def pin_first_request(stage: Stage) -> Stage:
@@ -204,7 +216,8 @@ def replace_prefix(
 ) -> StepOutcome:
     """Return the view with the API's own summary in the place of what it was made from; see `summarize`."""
     detail = f"Replaced {zone.stop} messages; {threshold_note(stage, policy)}"
-    rebuilt = summaries.replace_prefix(stage.view, zone, block)
+    notes = _media_notes(stage, stage.view[: zone.stop])
+    rebuilt = summaries.replace_prefix(stage.view, zone, block, notes, stage.working.language)
     outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
     return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
 

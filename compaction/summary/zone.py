@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.frames.codes import code_line, code_line_end
-from compaction.frames.wordings import ENGLISH, OWN_LINES
+from compaction.frames.wordings import ENGLISH, OWN_LINES, in_english, translated
 from compaction.media.shedding import without_media
 from compaction.messages import CALLS, THINKING, blocks, is_instruction, is_of_other_shape, is_server_result
 from compaction.pieces import beginnings, count_messages
@@ -91,12 +91,41 @@ def opening_length(view: Sequence[ViewMessage], *, carries_summary: bool = False
     if signed_summary(view) is None:
         preamble = preamble_length(view)
         return min(preamble + carries_summary, len(view))
-    return 2 if len(view) > 1 and _is_summary(view[1]) else 1
+    return 2 if len(view) > 1 and (_is_summary(view[1]) or is_media_list(view[1])) else 1
 
 
 def is_signed_alone(view: Sequence[ViewMessage]) -> bool:
-    """Tell whether a view begins with a summary that the API signed, and none by text comes after it."""
-    return signed_summary(view) is not None and opening_length(view) == 1
+    """Return whether a view begins with a summary that the API signed, and none by text comes after it."""
+    return signed_summary(view) is not None and not (len(view) > 1 and _is_summary(view[1]))
+
+
+def frames_index(view: Sequence[ViewMessage]) -> int | None:
+    """Return the index of the user's message that frames of pins and notes stand in, None for none.
+
+    After a summary that the API signed they have a message of their own, behind the list of media.
+    """
+    if not is_signed_alone(view):
+        return first_of_user(view)
+    index = opening_length(view)
+    return index if index < len(view) and view[index].role == "user" else None
+
+
+def is_media_list(message: ViewMessage) -> bool:
+    """Return whether a message is the list of media that left, beside a summary that the API signed."""
+    return (
+        message.seq == WRITTEN
+        and message.role == "user"
+        and isinstance(message.content, str)
+        and in_english(message.content).startswith(f"{MEDIA}\n- ")
+    )
+
+
+def earlier_media(view: Sequence[ViewMessage]) -> str | None:
+    """Return the text that ends with the list of media beside a signed summary, in English; None for no list."""
+    if signed_summary(view) is None or opening_length(view) == 1:
+        return None
+    text = in_english(str(view[1].content))
+    return f"\n{text}" if is_media_list(view[1]) else text
 
 
 def _is_summary(message: ViewMessage) -> bool:
@@ -256,10 +285,19 @@ def rebuild(
     return (*before[:-1], with_summary(before[-1], summary, code, language), *bridge, *tail)
 
 
-def replace_prefix(view: Sequence[ViewMessage], zone: Zone, block: dict[str, Any]) -> View:
+def replace_prefix(
+    view: Sequence[ViewMessage],
+    zone: Zone,
+    block: dict[str, Any],
+    media: Sequence[str] = (),
+    language: str = "english",
+) -> View:
     """Return the view with the API's own summary in the place of exactly the messages it was made from.
 
     It comes first, as an assistant message of its own; the rest is unchanged, whichever role comes next (Claude docs,
-    "Compaction on demand", continue from the summary).
+    "Compaction on demand", continue from the summary). The block may not be touched: a message behind it names the
+    `media` that left, and those that left before.
     """
-    return (ViewMessage("assistant", [block]), *view[zone.stop :])
+    listed = with_media_list("", media, earlier_media(view)).lstrip("\n")
+    beside = (ViewMessage("user", translated(listed, language)),) if listed else ()
+    return (ViewMessage("assistant", [block]), *beside, *view[zone.stop :])

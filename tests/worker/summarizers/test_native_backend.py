@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.coverage import Coverage
+from compaction.frames.wordings import WORDINGS
 from compaction.messages import is_signed_summary, message_facts
 from compaction.payload.assembly import History, Layers, assemble
-from compaction.pins.pinned import Pin, with_pins, without_pins
+from compaction.pins.pinned import Pin, missing_pins, with_pins, without_pins
 from compaction.policy import merge
 from compaction.repair import repair
 from compaction.shorten.fitting import fit_history
@@ -27,6 +28,8 @@ from compaction.shorten.trimming import drop_oldest
 from compaction.steps.rehearsal import plan_run
 from compaction.steps.snapshot import Original, Snapshot, build, settle
 from compaction.steps.stage import Stage
+from compaction.steps.steps import replace_prefix as replace_by_block
+from compaction.steps.steps import summarize
 from compaction.summary.zone import OPENS, Zone, find_prefix, find_zone, opening_length, rebuild, replace_prefix
 from compaction.text.outline import ContextBlock
 from compaction.tokens import content_tokens
@@ -446,6 +449,104 @@ def test_the_block_takes_the_place_of_exactly_what_was_sent(native: Chat, model:
     assert served == [{"role": "assistant", "content": [block]}, *before[18:]]
     assert asks(model, native, conversation) == 200
     assert asks(model, native, conversation, header="context-1m-2025-08-07") == 400
+
+
+def picture(name: str) -> Message:
+    """Return a request about an image."""
+    source = {"type": "url", "url": f"https://files.example.com/{name}.png"}
+    return {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "Look."}]}
+
+
+def media_list(served: list[Message]) -> list[str]:
+    """Return the lines of the list beside a signed summary."""
+    heading, *lines = str(served[1]["content"]).split("\n")
+    assert heading == "Images and files that are not shown any more:"
+    return lines
+
+
+def test_media_that_left_are_named_beside_the_block(native: Chat, model: LoopbackModel) -> None:
+    conversation = begin(native, total_token_budget=100_000)
+    workers = Workers(native)
+    native.append(conversation, [picture("first-room"), answer("Seen."), *exchanges(6, 200), picture("second-room")])
+    native.append(conversation, [answer("Seen."), *exchanges(6, 200, start=6)])
+    workers.settle(conversation)
+    served = native.valid_context(conversation)
+    block = stored_block(native, conversation, 1)
+    assert served[0] == {"role": "assistant", "content": [block]}
+    first = media_list(served)
+    assert [line.startswith("- image at https://files.example.com/") for line in first] == [True, True]
+    assert [line.endswith(f"[m{seq}.0]") for line, seq in zip(first, (0, 14), strict=True)] == [True, True]
+    assert '"image"' not in json.dumps(served)
+    # The same bytes until the next block, whose list goes on from this one.
+    native.append(conversation, exchanges(1, 10, start=12))
+    assert native.valid_context(conversation)[:2] == served[:2]
+    native.append(conversation, [picture("third-room"), answer("Seen."), *exchanges(12, 200, start=13)])
+    workers.settle(conversation)
+    later = native.valid_context(conversation)
+    assert later[0] == {"role": "assistant", "content": [stored_block(native, conversation, 2)]} != served[0]
+    assert media_list(later)[:2] == first
+    assert "third-room" in media_list(later)[2]
+    assert asks(model, native, conversation) == 200
+
+
+def stored_block(native: Chat, conversation: UUID, version: int) -> dict[str, Any]:
+    """Return the signed block of a snapshot."""
+    block: dict[str, Any] = json.loads(native.snapshot(conversation, version).messages)[0]["content"][0]
+    assert is_signed_summary(block)
+    return block
+
+
+NOTES = {language: wording.left_out.format(count=2, when="", named="m3-m4") for language, wording in WORDINGS.items()}
+MEDIA = ["image, PNG [m0.0]", "file report.pdf [m3.1]"]
+
+
+@pytest.mark.parametrize("language", list(WORDINGS))
+def test_every_later_step_keeps_the_list_of_media_beside_the_block(language: str) -> None:
+    before = stored(exchanges(12, 40))
+    zone = find_prefix(before, 6)
+    assert zone is not None
+    view = replace_prefix(before, zone, BLOCK, MEDIA, language)
+    listed = view[1]
+    assert str(listed.content).split("\n") == [WORDINGS[language].media, *(f"- {each}" for each in MEDIA)]
+    assert opening_length(view) == 2
+    pins = (Pin("pin-1", 0, "Never book a flight over 500 EUR."), Pin("left out", 3, NOTES[language], "left_out"))
+    for after in (
+        view,
+        drop_oldest(view, lambda *_: False).view,
+        fit_history(view, 0, lambda message: message.tokens, carries_summary=True).view,
+        cut_tool_results(view, 100).view,
+        repair(view)[0],
+    ):
+        assert after[:2] == view[:2]
+        pinned = with_pins(after, pins, language)
+        assert pinned[:2] == view[:2]
+        assert without_pins(pinned, pins) == after
+        assert missing_pins(pinned, pins[:1]) == ()
+        assert problems(sent(pinned)) == []
+    later = find_zone(view, 2)
+    assert later is not None
+    assert later.start == 2
+    assert replace_prefix(view, Zone(0, 4), BLOCK, ["audio [m9.0]"], language)[1].content == (
+        f"{listed.content}\n- audio [m9.0]"
+    )
+
+
+def test_a_summary_by_text_takes_the_list_of_media_over() -> None:
+    policy = merge(SMALL)
+    talk = [picture("room"), answer("Seen."), *exchanges(20, 200)]
+    originals = tuple(Original(seq, m["role"], json.dumps(m["content"])) for seq, m in enumerate(talk))
+    stage = Stage(build(Snapshot(), originals, policy))
+    zone = find_prefix(stage.view, 20)
+    assert zone is not None
+    outcome = replace_by_block(stage, zone, BLOCK, policy)
+    after = stage.after(outcome.settle(stage, "r"), policy)
+    assert after.view[1].content == outcome.view[1].content
+    later = find_zone(after.view, 4)
+    assert later is not None
+    summarized = summarize(after, later, "They went on.", policy).view
+    assert stands_first(summarized)
+    assert str(summarized[1].content).count("room.png") == 1
+    assert [str(each.content).startswith(OPENS) for each in summarized[1:3]] == [True, False]
 
 
 def test_a_conversation_without_a_model_is_asked_of_the_installations(native: Chat, model: LoopbackModel) -> None:
