@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.extract.extractive import HEADING
-from compaction.summary.zone import NOTE, SAYS_NOTHING, carried_over
+from compaction.frames.phrases import NOTES
+from compaction.summary.zone import SAYS_NOTHING, carried_over
 from compaction.text.dates import is_day_alone
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def says_something(line: str) -> bool:
     text = line.strip()
     if not any(char.isalnum() for char in text) or text.lower().strip("*_") in SAYS_NOTHING:
         return False
-    if text.startswith(("#", NOTE)) or HEADING.match(text) or is_day_alone(text):
+    if text.startswith(("#", *NOTES)) or HEADING.match(text) or is_day_alone(text):
         return False
     # A line that introduces a list says nothing itself.
     return not (text.rstrip("*_").endswith(":") and not any(char.isdigit() for char in text))

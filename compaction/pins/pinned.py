@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from compaction.credentials.marks import has_mark
 from compaction.credentials.masking import mask_text
 from compaction.frames.codes import CODE
+from compaction.frames.phrases import PHRASES, PIN_UNITS, speaker_in
 from compaction.frames.wordings import WORDINGS, FrameWording
 from compaction.messages import INSTRUCTION, blocks, is_request
 from compaction.pins.left_out import note_at, with_note, without_note
@@ -51,7 +52,8 @@ _PRIORITY: Final[dict[PinSource, int]] = {"pinned": 0, "standing_instruction": 1
 _JOINT: Final = "\n\n"
 _TAG: Final = rf"(?P<tag>(?::{CODE})?(?::\d{{1,9}})?)"
 _OPENING: Final = re.compile(rf"\[PINNED{_TAG}\]\n[^\n]*\n")
-_ITEM: Final = re.compile(rf"\[PIN{_TAG} \d+ of \d+: [^\n\]]*, (?P<chars>\d{{1,12}}) characters\]\n")
+_UNITS: Final = "|".join(map(re.escape, PIN_UNITS))
+_ITEM: Final = re.compile(rf"\[PIN{_TAG} \d+[^\n\]]*[^\d\n\]](?P<chars>\d{{1,12}})(?:{_UNITS})\]\n")
 _MARK: Final = re.compile(rf"\[\s*(?:END\s+)?PIN(?:NED)?\b(?::{CODE}\b)?(?::(\d{{1,9}}))?", re.IGNORECASE)
 
 
@@ -427,9 +429,10 @@ def _frame(items: Sequence[str], tag: str, language: str) -> str:
 
 def _item(pin: Pin, tag: str, number: int, total: int, language: str) -> str:
     label = _label(pin, WORDINGS[language])
-    by = f", by {pin.speaker}" if pin.speaker else ""
-    header = f"[PIN{tag} {number} of {total}: {label}{by}, message {pin.seq}, {len(pin.text)} characters]"
-    return f"{header}\n{pin.text}\n"
+    phrases = PHRASES[language]
+    by = phrases.by.format(who=speaker_in(pin.speaker, language)) if pin.speaker else ""
+    head = phrases.pin.format(number=number, total=total, label=label, by=by, seq=pin.seq, chars=len(pin.text))
+    return f"[PIN{tag} {head}]\n{pin.text}\n"
 
 
 def _label(pin: Pin, wording: FrameWording) -> str:

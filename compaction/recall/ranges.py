@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from compaction.frames.phrases import PHRASES
 from compaction.frames.wordings import WORDINGS
 from compaction.recall import references
 
@@ -28,7 +29,7 @@ def note(spans: Sequence[Span], days: Mapping[int, date], language: str = "engli
         return ""
     count = sum(span.last - span.first + 1 for span in spans)
     parts = [references.span(*part) for span in spans for part in _parts(span.first, span.last)]
-    named = ", ".join(parts[-MOST_NAMED:]) + ("; older ones by words" if len(parts) > MOST_NAMED else "")
+    named = ", ".join(parts[-MOST_NAMED:]) + (PHRASES[language].older_by_words if len(parts) > MOST_NAMED else "")
     wording = WORDINGS[language]
     when = _when(days.get(spans[0].first), days.get(spans[-1].last), in_english=language == "english")
     template = wording.one_left_out if count == 1 else wording.left_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from compaction.claims.citations import says_something
 from compaction.coverage import Span
 from compaction.extract.extractive import extract, previous_lines
 from compaction.frames.languages import language_of_frames, language_of_text
-from compaction.frames.wordings import ENGLISH, WORDINGS, in_english, translated
+from compaction.frames.phrases import PHRASES, FramePhrases
+from compaction.frames.wordings import ENGLISH, WORDINGS, FrameWording, in_english, translated
 from compaction.pins.left_out import note_at
 from compaction.pins.pinned import Pin, framed_texts, render_pins, with_pins, without_pins
 from compaction.policy import Policy
@@ -21,7 +23,7 @@ from compaction.steps.snapshot import Original, Snapshot, build, serialized
 from compaction.steps.stage import Stage
 from compaction.summary.prompts import Place, Wishes, part_prompt
 from compaction.summary.transcript import SECTIONS
-from compaction.summary.zone import CLOSES, OPENS, neutralize, with_summary, without_summary
+from compaction.summary.zone import CLOSES, OPENS, framed, neutralize, with_summary, without_summary
 from compaction.view import ViewMessage
 
 ASKED = {
@@ -121,6 +123,79 @@ def test_a_summary_has_the_headings_of_its_language(language: str) -> None:
     after = stage.after(outcome.settle(stage, "run"), policy)
     assert after.working.language == language
     assert after.previous_summary == text
+
+
+MADE = f"""\
+{ENGLISH.extract}
+User: 4711
+User (Zo\u00eb): 4711: 12
+Called x9(a=1) \u2192 ok
+Assistant: 4711 [m3]
+Result: 4711
+{ENGLISH.latest}
+Assistant: 4712
+{ENGLISH.kept}
+- User (Zo\u00eb) asked, answered since: 4711?
+- User asked, not answered when this was written: 4712?
+
+Note: partial: it covers 1-2 of 1-4; the rest could not be summarized (x9).
+Note: its parts stand side by side, as they could not be merged (x9).
+Note: left out for its size: 4711.
+Note: left out for their size: 1,200 more messages."""
+"""Everything that compaction writes into a summary of its own words."""
+PINS = (
+    Pin("a", 3, "4711", "standing_instruction", "user (Zo\u00eb)"),
+    Pin("b", 4, "4712", "pinned", "assistant"),
+    Pin("c", 5, "4713?", "latest_request", "user", is_answered=True),
+    Pin("d", 6, "4714", "pinned"),
+)
+SHARED = {"recall", "pin", "pinned", "end", "context", "summary", "zo", "frame"}
+"""Markers, names and commands, which are the same in all languages."""
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{2,}", text.lower()))
+
+
+def own_words(phrases: FramePhrases, wording: FrameWording) -> set[str]:
+    """Return the words that compaction writes in a language."""
+    every = [*phrases, *(text for each in wording for text in (each if isinstance(each, tuple) else (each,)))]
+    return words(re.sub(r"\{\w+\}", " ", " ".join(every)))
+
+
+@pytest.mark.parametrize("language", sorted(set(LANGUAGES) - {"english"}))
+def test_a_context_has_no_english_word_of_compactions(language: str) -> None:
+    english = own_words(PHRASES["english"], ENGLISH) - SHARED
+    assert {"user", "asked", "note", "older", "characters", "called"} <= english
+    foreign = english - own_words(PHRASES[language], WORDINGS[language])
+    media = f"\n{ENGLISH.media}\n- 1,200 older\n- PNG [m9.0]"
+    text = framed(translated(MADE + media, language), "0123456789ab", language)
+    pinned = render_pins(PINS, language, "0123456789ab")
+    noted = note([Span(at, at, "dropped", "run") for at in range(0, 90, 2)], {}, language)
+    assert words(f"{text}\n{pinned}\n{noted}") & foreign == set()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_phrases_are_read_again(language: str) -> None:
+    for made in (
+        MADE,
+        f"{ENGLISH.media}\n- 1,200 older\n- PNG [m9.0]",
+        f"{ENGLISH.reference}\n\nUser: 4711\nResult: x",
+    ):
+        there = translated(made, language)
+        assert in_english(there) == made
+        assert translated(there, language) == there
+        assert not any(map(says_something, there.split("\n")[-4:])) or made is not MADE
+    assert framed_texts(render_pins(PINS, language, "0123456789ab"), "0123456789ab") == tuple(pin.text for pin in PINS)
+    (whole,) = with_pins([ViewMessage("user", "4711?", 0)], PINS, language)
+    assert without_pins([whole], PINS) == (ViewMessage("user", "4711?", 0),)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_extract_goes_on_from_its_translation(language: str) -> None:
+    """A later extract reads who said what, whatever language that is told in."""
+    there = in_english(translated(MADE, language))
+    assert previous_lines(there) == previous_lines(MADE)
 
 
 def test_the_policy_asks_for_english() -> None:
