@@ -9,6 +9,7 @@ from actions.auth.principals import Authenticator
 from actions.auth.rate_limits import RateLimits
 from actions.background.assemblies import Assemblies
 from actions.background.gateway_outcomes import GatewayOutcomes
+from actions.background.heartbeat import Heartbeat
 from actions.background.last_used import LastUsed
 from actions.background.run_waits import RunWaits
 from actions.background.search_slots import SearchSlots
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from runtime.settings import Settings
+    from store.operations.processes import ServerKind
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +45,7 @@ ERASURES_AT_ONCE: Final = 2
 class Services:
     """The database, the wake-ups, the metrics, and who may ask."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, kind: ServerKind = "api") -> None:
         self.settings = settings
         self.strict = StrictJson(Limits.of(settings))
         self.engine = service_async_engine(settings)
@@ -62,6 +64,7 @@ class Services:
             self.run_without_tenant, self.wakeups, self.gateway_outcomes.read, settings.heartbeat_seconds
         )
         self.last_used = LastUsed(self.run_without_tenant)
+        self.heartbeat = Heartbeat(self.run_without_tenant, kind, settings.heartbeat_seconds)
         self.tokens = JwtTokens(settings) if settings.jwt_jwks else None
         self.rate_limits = RateLimits(settings, self.metrics, self.run_without_tenant)
         self.run_waits = RunWaits(self.run)
@@ -82,6 +85,7 @@ class Services:
         self.assemblies.start()
         self.usages.start()
         self.last_used.start()
+        self.heartbeat.start()
         self.gateway_outcomes.start()
         if self.tokens is not None:
             self.tokens.keys.start()
@@ -95,6 +99,7 @@ class Services:
         """Write the last assemblies, usages and uses of keys, send the last wake-ups and close every connection."""
         if self.tokens is not None:
             await self.tokens.keys.stop()
+        await self.heartbeat.stop()
         await self.run_waits.stop()
         await self.last_used.stop()
         await self.assemblies.stop()

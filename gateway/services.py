@@ -56,7 +56,7 @@ class GatewayServices:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.core = Services(settings)
+        self.core = Services(settings, "gateway")
         self.providers = Providers(settings)
         self.calls = ProviderCalls(settings)
         self.under_way = BytesUnderWay(max(settings.gateway_max_bytes_under_way, settings.gateway_max_body_bytes))

@@ -777,5 +777,5 @@ processes = Table(
     Column("place", Text),
     Column("pid_started", BigInteger),
     Column("beat_seconds", Double),
-    CheckConstraint("kind in ('worker', 'sweeper')", name="kind"),
+    CheckConstraint("kind in ('worker', 'sweeper', 'api', 'gateway')", name="kind"),
 )

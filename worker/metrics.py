@@ -126,7 +126,7 @@ class WorkerMetrics:
             "retention_failures",
             "Conversations past `message_retention_days` that were not erased: `archive` could not be written, or the "
             "`database` refused.",
-            "cause",
+            "why",
         )
         self._counter("metrics_lost", "Counts that a process of the pool could not pass on.")
         # There from the start, at 0: an alert sees the first of each as a change.
@@ -244,9 +244,9 @@ class WorkerMetrics:
         """Count rows that housekeeping removed."""
         self._add("rows_removed", table, amount=rows)
 
-    def retention_failed(self, cause: RetentionFailure) -> None:
+    def retention_failed(self, why: RetentionFailure) -> None:
         """Count a conversation past its retention that was not erased."""
-        self._add("retention_failures", cause)
+        self._add("retention_failures", why)
 
     def model(self, name: str | None) -> str:
         """Return the label's value for a model, `other` for one that neither the settings nor the price list name."""

@@ -146,6 +146,7 @@ PROMETHEUS_ALONE: Final = (
     "OverBudget",
     "Overflows",
     "SweepsFail",
+    "RetentionFails",
     "NoGateway",
     "GatewayProviderAway",
     "GatewayTurnsLost",

@@ -81,14 +81,11 @@ def run_stats(settings: Settings, tenant: str | None, days: int, *, as_json: boo
 
 
 def _describe_source(settings: Settings, tenant: str | None) -> str:
-    """Return where the figures are from, and what is not among them."""
+    """Return where the figures are from."""
     database = shown_address(settings.database_url.get_secret_value(), DATABASE_PORT)
     broker = shown_address(settings.broker_url.get_secret_value(), BROKER_PORT)
     whose = "all tenants" if tenant is None else f"the tenant {tenant}"
-    return (
-        f"Of {whose}, from the database at {database} (PALIMPSEST_DATABASE_URL) and Redis at {broker}. "
-        "Processes are workers and sweepers alone: APIs and gateways do not report themselves."
-    )
+    return f"Of {whose}, from the database at {database} (PALIMPSEST_DATABASE_URL) and Redis at {broker}."
 
 
 def run_tenant_stats(service: Service, days: int, *, as_json: bool) -> int:
@@ -268,10 +265,13 @@ def _print(figures: Statistics, alive_seconds: float, console: Console) -> None:
             money = money_of_calls(_usd(day.known_cost_usd), day.model_calls, day.unpriced_calls)
             days.add_row(str(day.day), *(f"{number:,}" for number in numbers), money)
     names = ("kind", "queues", "host", "pid", "version", "busy", "slots", "seen")
-    seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title="Workers and sweepers")
+    alive = sum(each.seen_seconds <= alive_seconds for each in figures.processes)
+    title = f"Processes, {alive:,} of {len(figures.processes):,} alive"
+    seen = columns(names, numbers=("pid", "busy", "slots", "seen"), title=title)
     for each in figures.processes:
         last = f"{each.seen_seconds:.0f} s ago" if each.seen_seconds <= alive_seconds else _GONE
-        counted = (f"{each.busy:,}", f"{each.slots:,}", last)
+        # Servers have no slots for tasks.
+        counted = (f"{each.busy:,}", f"{each.slots:,}", last) if each.slots else ("", "", last)
         seen.add_row(each.kind, ", ".join(each.queues), each.host, str(each.pid), each.version, *counted)
     for table in (runs, days, seen):
         print_table(table, console)

@@ -94,7 +94,7 @@ class Role(NamedTuple):
 
 
 class ProcessSeen(NamedTuple):
-    """A worker or sweeper, also one that has not been heard of for some time; times in seconds."""
+    """A process, also one that has not been heard of for some time; times in seconds."""
 
     id: UUID
     kind: str
@@ -197,5 +197,5 @@ def over_by_fixed(connection: Connection, *, threshold: int, budget: int) -> Ove
 
 
 def processes_seen(connection: Connection) -> list[ProcessSeen]:
-    """Return the workers and sweepers that have a row."""
+    """Return the processes that have a row."""
     return [ProcessSeen(*row) for row in connection.execute(_PROCESSES)]

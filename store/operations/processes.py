@@ -1,4 +1,4 @@
-"""Processes that serve queues or sweep: what each last said of itself, and what all of them have left to do."""
+"""Processes of an installation: what each last said of itself, and what all of them have left to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-Kind = Literal["worker", "sweeper"]
+ServerKind = Literal["api", "gateway"]
+"""Processes that answer requests. They hold no leases, and only people are shown whether they are alive."""
+Kind = Literal["worker", "sweeper", ServerKind]
 
 MISSED_BEATS: Final = 3
 """Heartbeats that a process may miss before it counts as gone, and its runs go to others."""
@@ -86,7 +88,8 @@ def beat(connection: Connection, process: Process, activity: Activity) -> Beat:
     row = connection.execute(known.returning(_p.seen_at, _before.seen_at)).one_or_none()
     if row is None:
         # A database that was restored has the rows of its time.
-        before = connection.scalar(select(func.max(_p.seen_at)))
+        # Servers do not count here: one that came back first would hide what is lost.
+        before = connection.scalar(select(func.max(_p.seen_at)).where(_p.kind.in_(("worker", "sweeper"))))
         made = insert(processes).values(**process._asdict(), **state).returning(_p.seen_at)
         return Beat(connection.execute(made).scalar_one(), before)
     return Beat(*row)

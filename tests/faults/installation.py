@@ -153,7 +153,7 @@ class Installation(Product):
 
     def alive(self) -> set[int]:
         """Return the process ids of the workers and sweepers that have written a heartbeat."""
-        return {row.pid for row in self.chat.query("select pid from processes")}
+        return {row.pid for row in self.chat.query("select pid from processes where kind in ('worker', 'sweeper')")}
 
     def talk(self, policy: Mapping[str, Any] | None = None, **fields: Any) -> Talk:
         """Begin a conversation through the API: summaries from 4,000 tokens on, no cut tool results."""

@@ -170,11 +170,11 @@ create policy background on model_usage to palimpsest_background using (true) wi
 grant select on model_usage to palimpsest_service;
 grant select, insert, update on model_usage to palimpsest_background;
 
--- Workers and sweepers, with their heartbeats; summarizer and model are those of a worker's own environment. Rows hold nothing
+-- Processes with their heartbeats; summarizer and model are those of a worker's own environment. Rows hold nothing
 -- of a tenant, and may be lost.
 create table processes (
     id uuid constraint pk_processes primary key,
-    kind text not null constraint ck_processes_kind check (kind in ('worker', 'sweeper')),
+    kind text not null constraint ck_processes_kind check (kind in ('worker', 'sweeper', 'api', 'gateway')),
     host text not null,
     pid integer not null,
     queues text[] not null,

@@ -232,7 +232,7 @@ class TestArchive:
 
 
 def failures() -> float:
-    value = METRICS.registry.get_sample_value("palimpsest_retention_failures_total", {"cause": "archive"})
+    value = METRICS.registry.get_sample_value("palimpsest_retention_failures_total", {"why": "archive"})
     return value or 0.0
 
 
