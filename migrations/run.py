@@ -51,6 +51,16 @@ class NewerSchemaError(CommandError):
         self.revision = revision
 
 
+class UnknownRevisionError(CommandError):
+    """A revision that this release does not have."""
+
+    def __init__(self, revision: str, known: list[str]) -> None:
+        super().__init__(
+            f"there is no revision {revision!r}: this release has {', '.join(known)}. `palimpsest migrate` alone "
+            "brings the schema to the newest"
+        )
+
+
 def configuration(connection: Connection | None = None) -> Config:
     """Return Alembic's configuration for a connection; without one, to read the revisions."""
     config = Config()
@@ -78,14 +88,17 @@ def upgrade(database_url: str, revision: str = NEWEST, *, attempts: int = ATTEMP
     """Migrate the database to `revision`, as the login of its URL. Several processes may do so at once.
 
     If tables are in use and cannot be locked, the revision under way is tried again, `attempts` times in all; then
-    OperationalError is raised. Raises UnreleasedSchemaError for a schema of before the first release, and
-    NewerSchemaError for one of a newer release.
+    OperationalError is raised. Raises UnknownRevisionError for a `revision` that does not exist, UnreleasedSchemaError
+    for a schema of before the first release, and NewerSchemaError for one of a newer release.
     """
     scripts = ScriptDirectory.from_config(configuration())
+    known = [script.revision for script in scripts.walk_revisions()][::-1]
+    if revision not in {NEWEST, *known}:
+        raise UnknownRevisionError(revision, known)
     with _connected(database_url) as connection:
         before = current_revision(connection)
     refuse_unreleased(before)
-    if before is not None and before not in {script.revision for script in scripts.walk_revisions()}:
+    if before is not None and before not in known:
         raise NewerSchemaError(before, scripts.get_current_head())
     for attempt in stamina.retry_context(
         on=_is_in_use, attempts=attempts, timeout=None, wait_initial=0.5, wait_max=LONGEST_WAIT_SECONDS

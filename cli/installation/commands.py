@@ -14,7 +14,7 @@ installation_commands = typer.Typer()
 
 @installation_commands.command(rich_help_panel=OPERATE)
 def migrate(
-    revision: Annotated[str, typer.Argument(help="Where to go.")] = "head",
+    revision: Annotated[str, typer.Argument(help="Revision to bring the schema to; head is the newest.")] = "head",
     service_login: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Also make this login for the services, or set its password."),

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cli.failures import database_fault
 from cli.output import failed, noted
-from migrations.run import NEWEST, NewerSchemaError, Upgrade, is_past, upgrade
+from migrations.run import NEWEST, NewerSchemaError, UnknownRevisionError, Upgrade, is_past, upgrade
 from store.engine import owner_engine
 from store.tenants.logins import LoginError, keep_login
 
@@ -38,6 +38,8 @@ def run_migrate(settings: Settings, revision: str, service_login: str | None) ->
     except SQLAlchemyError as error:
         reason = database_fault(error) if isinstance(error, DBAPIError) else type(error).__name__
         return failed(f"the database could not be migrated: {reason}")
+    except UnknownRevisionError as error:
+        return failed(str(error), code=2)
     except CommandError as error:
         return failed(f"the schema cannot be brought to {revision!r}: {error}")
     except LoginError as error:

@@ -372,11 +372,14 @@ def test_a_url_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
         assert done.stderr.startswith("palimpsest: the API's URL cannot be read: ")
 
 
-def test_a_revision_that_is_not_there_is_told_in_one_line(chat: Chat) -> None:
-    done = run(chat, "migrate", "9999", code=1)
+@pytest.mark.parametrize("revision", ["9999", "nosuch", "+1", "base", "head:head", "0001_initial_"])
+def test_a_revision_that_is_not_there_is_told_in_one_line(chat: Chat, revision: str) -> None:
+    done = run(chat, "migrate", revision, code=2)
     assert done.stdout == ""
-    assert done.stderr.startswith("palimpsest: the schema cannot be brought to '9999': ")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == (
+        f"palimpsest: there is no revision {revision!r}: this release has {REVISION}. `palimpsest migrate` "
+        "alone brings the schema to the newest\n"
+    )
 
 
 def migrated(url: str, *arguments: str, code: int = 0, **environment: str) -> Result:
