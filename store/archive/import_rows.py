@@ -51,7 +51,7 @@ _IS_RATIO: Final = Meta(ge=0.5, le=2)
 _COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     "conversation": (
         *("fixed_tokens", "unstored_tokens", "carried_tokens", "turn_context_tokens"),
-        *("measured_tokens", "measured_input_tokens"),
+        *("measured_tokens", "measured_input_tokens", "requested_output"),
     ),
     "message": ("tokens", "view_tokens", "bytes"),
     "snapshot": ("tokens", "bytes"),

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from copy import deepcopy
+from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
@@ -285,6 +286,24 @@ def test_what_came_in_other_shapes_comes_back_as_it_was_sent(desk: Desk) -> None
     columns = "select seq, shape, as_sent(role, content, sent) as sent, sent is null as plain from messages"
     assert desk.elsewhere.query(columns) == desk.product.query(columns)
     assert desk.elsewhere.row(here).mixed_shapes
+
+
+def test_times_of_messages_come_back_as_they_were_given(desk: Desk) -> None:
+    tracked = desk.product.begin_tracked(POLICY, strict=False)
+    given = ["2025-06-02T10:00:00Z", None, "2025-06-01T08:30:00.250000+02:00"]
+    desk.product.append(tracked.id, [request("a", 9), answer("b", 9), request("c", 9)], created_at=given)
+    desk.product.append(tracked.id, [answer("d", 9)])
+    columns = "select seq, said_at, is_undated, created_at from messages order by seq"
+    before = desk.product.query(columns)
+    times = [row.said_at and row.said_at.astimezone(UTC).isoformat() for row in before]
+    assert times == ["2025-06-02T10:00:00+00:00", None, "2025-06-01T06:30:00.250000+00:00", None]
+    assert [row.is_undated for row in before] == [None, True, None, None]
+    here = imported(desk.elsewhere, exported(desk.product, tracked.id))
+    after = desk.elsewhere.query(columns)
+    # A message of which nothing is said was said when it was stored, there and here.
+    assert after == before
+    again = imported(desk.product, exported(desk.elsewhere, here))
+    assert told_of(exported(desk.product, again)) == told_of(exported(desk.product, tracked.id))
 
 
 def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:

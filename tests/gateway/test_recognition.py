@@ -518,3 +518,8 @@ def test_a_history_that_is_met_late_has_no_times_of_its_own(room: Room, shape: s
     room.eventually_stored(chat.name, len(chat.rows))
     undated = "select seq from messages where conversation_id = %s and is_undated order by seq"
     assert [row["seq"] for row in room.query(undated, ids.parse("conv", chat.name))] == [0, 1]
+    with running_api(room.settings) as served, served.client(room.tenant.key) as api:
+        told = api.get(f"/v1/conversations/{chat.name}/messages?after=-1").json()["data"]
+        assert [each["created_at"] is None for each in told] == [each["seq"] < 2 for each in told]
+        recalled = api.post(f"/v1/conversations/{chat.name}/recall", json={"ref": "m0-m2", "framed": True}).text
+        assert recalled.count("time unknown") == 2

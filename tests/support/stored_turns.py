@@ -26,4 +26,5 @@ def stored_turn(body: bytes) -> Turn:
         None,
         tuple(ContextBlock(block.source, block.title, block.text) for block in turn.context),
         said=said,
+        times=tuple(turn.created_at) if isinstance(turn.created_at, list) else (),
     )

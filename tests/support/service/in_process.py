@@ -112,9 +112,12 @@ class Chat:
         output_tokens: int = 0,
         snapshot_version: int | None = None,
         replace_from: int | None = None,
+        created_at: Sequence[str | None] | None = None,
     ) -> hot_path.Appended:
         """Append one turn, or an edit; callable from any thread."""
         body: dict[str, Any] = {"messages": list(messages)}
+        if created_at is not None:
+            body["created_at"] = list(created_at)
         if input_tokens is not None:
             body["usage"] = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         if snapshot_version is not None:
@@ -136,6 +139,7 @@ class Chat:
                 policy=merge(self.settings.policy),
                 replace_from=replace_from,
                 entries=turn_entries(turn.said),
+                times=turn.times,
             )
         )
         assert done.outcome == "appended"
