@@ -57,7 +57,8 @@ def run_retention(settings: Settings, tenant: str | None, *, as_json: bool) -> i
     print_table(table)
     kept = f"after an archive in {archive}" if archive else "without an archive (PALIMPSEST_RETENTION_ARCHIVE_DIR)"
     count, messages = len(listed), sum(each.conversation.messages for each in listed)
-    noted(f"the sweeper will erase {count:,} conversations with {messages:,} messages, {kept}; nothing is erased here")
+    conversations = "a conversation" if count == 1 else f"{count:,} conversations"
+    noted(f"the sweeper will erase {conversations} with {messages:,} messages, {kept}; nothing is erased here")
     return 0
 
 

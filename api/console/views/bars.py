@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 560
 HEIGHT: Final = 190
-LEFT, RIGHT, TOP, BOTTOM = 52, 20, 12, 24
+LEFT, RIGHT, TOP, BOTTOM = 64, 34, 12, 24
 """Room around the bars for scales, in the units of the drawing."""
 _TICKS: Final = 3
 _LABELS_AT_MOST: Final = 7

@@ -341,7 +341,7 @@ class TestDryRun:
     ) -> None:
         make(service, 30, ago(31))
         assert run_retention(service.settings, None, as_json=False) == 0
-        assert "will erase 1 conversations with 2 messages, without an archive" in capsys.readouterr().err
+        assert "will erase a conversation with 2 messages, without an archive" in capsys.readouterr().err
 
 
 def test_housekeeping_counts_what_it_erased(service: Service, housekeep: Callable[..., dict[str, int]]) -> None:
