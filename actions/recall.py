@@ -16,12 +16,19 @@ from actions.recall_records import Returned, note
 from actions.types.recall import RecalledPart, RecalledPassage, RecallOut
 from compaction.coverage import find_span
 from compaction.recall import references, times
-from compaction.recall.framing import framed
-from compaction.recall.passages import NEIGHBOURS, pack, quoted, quoted_context, read, segments_of
+from compaction.recall.framing import frame_passages
+from compaction.recall.passages import (
+    NEIGHBOURS,
+    pack_passages,
+    quote_context_block,
+    quote_messages,
+    read_range,
+    segments_of,
+)
 from compaction.recall.patterns import BadPatternError, PatternSearch
 from compaction.recall.ranking import Hit, rank
-from compaction.recall.segments import WORTH_MESSAGES, closed, decoded
-from compaction.recall.words import NEUTRAL, places
+from compaction.recall.segments import WORTH_MESSAGES, decode_segment, segments_worth_storing
+from compaction.recall.words import NEUTRAL, term_places
 from runtime.errors import RequestError
 from store.recall import originals
 from store.recall import segments as stored
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from actions.caller import Caller
     from actions.services import Services
     from actions.types.recall import RecallIn, UserRecallIn
-    from compaction.recall.passages import Excerpt, Packed, Passage, QuotedMessage, StoredText
+    from compaction.recall.passages import Excerpt, PackedPassages, Passage, QuotedMessage, StoredText
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.material import SearchMaterial
@@ -58,7 +65,7 @@ class Recalled(NamedTuple):
     """What was found, and where."""
 
     place: Searched
-    packed: Packed
+    packed: PackedPassages
     searched: int
 
 
@@ -163,9 +170,9 @@ async def by_ref(
     place, rows, last = rows_at_place
     masked = masks_secrets(caller, place, for_model=for_model)
     if reference.is_context:
-        named = [quoted_context(row, masked=masked) for row in rows]
+        named = [quote_context_block(row, masked=masked) for row in rows]
     else:
-        every = await asyncio.to_thread(quoted, rows, masked=masked)
+        every = await asyncio.to_thread(quote_messages, rows, masked=masked)
         named = [original for seq, original in every.items() if reference.first <= seq <= reference.last]
     texts = [
         part.text
@@ -177,7 +184,7 @@ async def by_ref(
         raise InvalidError("There is nothing of this reference to be recalled.", "/ref")
     if wanted.offset and wanted.offset >= (characters := sum(map(len, texts))):
         raise InvalidError(f"The text has {characters:,} characters.", "/offset")
-    packed = read(named, block=reference.block, offset=wanted.offset, max_tokens=wanted.max_tokens)
+    packed = read_range(named, block=reference.block, offset=wanted.offset, max_tokens=wanted.max_tokens)
     return Recalled(place, packed._replace(more=packed.more or rows[-1].seq < last), len(named))
 
 
@@ -223,16 +230,16 @@ def _match(
     place: Searched, rows: Sequence[StoredText], search: PatternSearch, wanted: RecallIn, *, masked: bool
 ) -> Recalled:
     # A pattern finds nothing in what its caller may not read.
-    every = quoted(rows, masked=masked)
+    every = quote_messages(rows, masked=masked)
     hits, searched = [], 0
     for seq, original in reversed(every.items()):
         if search.is_cut:
             break
         searched += 1
-        if any(search.places(part.text) for part in original.parts):
+        if any(search.find_places(part.text) for part in original.parts):
             hits.append(Hit(seq, 1.0))
-    packed = pack(
-        hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.places(text)
+    packed = pack_passages(
+        hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.find_places(text)
     )
     return Recalled(place, packed._replace(more=packed.more or search.is_cut), searched)
 
@@ -253,7 +260,7 @@ async def _by_query(
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq) if seq <= last)
     texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
     masked = masks_secrets(caller, read.search.place, for_model=for_model)
-    packed = await asyncio.to_thread(_pack, hits, quoted(texts, masked=masked), ranking, languages, wanted)
+    packed = await asyncio.to_thread(_pack, hits, quote_messages(texts, masked=masked), ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
     return Recalled(read.search.place, packed._replace(more=more), ranking.searched)
 
@@ -282,7 +289,7 @@ def _material(connection: Connection, tenant_id: UUID, conversation_id: UUID, wa
     search = material(connection, tenant_id, conversation_id, *_span(wanted))
     if search is None:
         return None
-    ranges = times.ranges(wanted.query or "", search.place.now)
+    ranges = times.time_ranges(wanted.query or "", search.place.now)
     return _Material(search, originals.spans_of(connection, tenant_id, conversation_id, ranges))
 
 
@@ -313,12 +320,12 @@ class _Ranked(NamedTuple):
 
 
 def _rank(search: SearchMaterial, wanted: RecallIn, in_time: Sequence[tuple[int, int]]) -> _Ranked:
-    new = segments_of(quoted(search.rows), search.through)
-    every = [*map(decoded, search.terms), *new]
+    new = segments_of(quote_messages(search.rows), search.through)
+    every = [*map(decode_segment, search.terms), *new]
     languages = {seq: segment.language for segment in every for seq in segment.seqs}
     first, last = _span(wanted)
     ranking = rank(every, wanted.query or "", without=search.superseded, first=first, last=last, in_time=in_time)
-    return _Ranked(ranking, languages, closed(new, WORTH_MESSAGES) if search.is_whole else ())
+    return _Ranked(ranking, languages, segments_worth_storing(new, WORTH_MESSAGES) if search.is_whole else ())
 
 
 def _pack(
@@ -327,12 +334,12 @@ def _pack(
     ranking: Ranking,
     languages: dict[int, str],
     wanted: RecallIn,
-) -> Packed:
+) -> PackedPassages:
     def focus(seq: int, text: str) -> Sequence[tuple[int, float]]:
         language = languages.get(seq, NEUTRAL)
-        return places(text, language, ranking.weights.get(language, {}))
+        return term_places(text, language, ranking.weights.get(language, {}))
 
-    return pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+    return pack_passages(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
 def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:
@@ -348,7 +355,7 @@ def _answer(recalled: Recalled, wanted: RecallIn) -> RecallOut:
         )
         for passage in packed.passages
     ]
-    text = framed(packed) if wanted.framed else UNSET
+    text = frame_passages(packed) if wanted.framed else UNSET
     return RecallOut(passages, packed.tokens, searched, packed.more, text)
 
 

@@ -27,11 +27,11 @@ from actions.recall import (
 from actions.recall_records import Returned, note
 from actions.types.recall import RecallIn, UserPassage, UserRecallOut
 from compaction.recall import numbers, references, times
-from compaction.recall.framing import framed_of_user
-from compaction.recall.passages import NEIGHBOURS, pack, quoted, segments_of
+from compaction.recall.framing import frame_user_passages
+from compaction.recall.passages import NEIGHBOURS, pack_passages, quote_messages, segments_of
 from compaction.recall.ranking import Hit, Ranking, rank
-from compaction.recall.segments import closed, decoded
-from compaction.recall.words import NEUTRAL, places
+from compaction.recall.segments import decode_segment, segments_worth_storing
+from compaction.recall.words import NEUTRAL, term_places
 from runtime import ids
 from runtime.errors import RequestError
 from store.recall import of_user
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from actions.caller import Caller
     from actions.types.recall import UserRecallIn
-    from compaction.recall.passages import Packed, Passage, QuotedMessage, StoredText
+    from compaction.recall.passages import PackedPassages, Passage, QuotedMessage, StoredText
     from compaction.recall.patterns import PatternSearch
     from compaction.recall.segments import Segment
     from store.recall.of_user import Read, Stretch, Stretches
@@ -86,7 +86,7 @@ async def recall_of_user(caller: Caller, user_ref: str, wanted: UserRecallIn) ->
 
 async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
     try:
-        named, place = references.conversation_and_place(wanted.ref or "")
+        named, place = references.split_conversation(wanted.ref or "")
     except references.BadReferenceError as error:
         raise InvalidError(str(error), "/ref") from None
     if wanted.offset and reference_of(place).is_range:
@@ -148,10 +148,10 @@ def _match(
             if search.is_cut:
                 break
             every[number] = original
-            if any(search.places(part.text) for part in original.parts):
+            if any(search.find_places(part.text) for part in original.parts):
                 hits.append(Hit(number, 1.0))
-    packed = pack(
-        hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.places(text)
+    packed = pack_passages(
+        hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=lambda _, text: search.find_places(text)
     )
     more = packed.more or search.is_cut or stretches.is_cut
     return _RecalledOfUser(_parted(packed, own), contexts, packed.tokens, own, len(every), more)
@@ -169,7 +169,7 @@ async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
     def query(connection: Connection, tenant_id: UUID) -> _Material:
         stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=True)
         read = of_user.read(connection, tenant_id, stretches.items)
-        ranges = times.ranges(wanted.query or "", of_user.now(connection))
+        ranges = times.time_ranges(wanted.query or "", of_user.now(connection))
         return _Material(stretches, read, of_user.spans_of(connection, tenant_id, stretches.items, ranges))
 
     material = await caller.run(query)
@@ -179,7 +179,7 @@ async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
         with suppress(SQLAlchemyError, TimeoutError, OSError):
             await caller.run(stored.store, stretch.conversation_id, stretch.through, new)
     hits = ranked.ranking.hits[: hits_for(wanted.max_tokens)]
-    near = dict.fromkeys(each for hit in hits for each in numbers.around(hit.seq, _BEFORE, NEIGHBOURS))
+    near = dict.fromkeys(each for hit in hits for each in numbers.neighbour_numbers(hit.seq, _BEFORE, NEIGHBOURS))
     places_wanted = [(own[numbers.conversation_of(each)], numbers.seq_of(each)) for each in near]
 
     def texts(connection: Connection, tenant_id: UUID) -> tuple[dict[UUID, list[StoredText]], Mapping[UUID, Searched]]:
@@ -212,13 +212,13 @@ def _rank(material: _Material, wanted: UserRecallIn) -> _Ranked:
         stretch = own[at]
         rows = material.read.rows.get(stretch.conversation_id, ())
         in_time = monotonic() <= until or not every
-        new = segments_of(quoted(rows), stretch.through) if in_time else []
+        new = segments_of(quote_messages(rows), stretch.through) if in_time else []
         is_cut = is_cut or not in_time
-        if stretch.is_whole and (whole := closed(new, WORTH_STORING)):
+        if stretch.is_whole and (whole := segments_worth_storing(new, WORTH_STORING)):
             kept.append((stretch, whole))
-        segments = [*map(decoded, material.read.terms.get(stretch.conversation_id, ())), *new]
+        segments = [*map(decode_segment, material.read.terms.get(stretch.conversation_id, ())), *new]
         every[:0] = [
-            msgspec.structs.replace(segment, seqs=[numbers.number(at, seq) for seq in segment.seqs])
+            msgspec.structs.replace(segment, seqs=[numbers.message_number(at, seq) for seq in segment.seqs])
             for segment in segments
         ]
     places_of = {stretch.conversation_id: at for at, stretch in enumerate(own)}
@@ -226,12 +226,15 @@ def _rank(material: _Material, wanted: UserRecallIn) -> _Ranked:
         every,
         wanted.query or "",
         without=[
-            numbers.number(places_of[conversation], seq)
+            numbers.message_number(places_of[conversation], seq)
             for conversation, seqs in material.read.superseded.items()
             for seq in seqs
         ],
         in_time=[
-            (numbers.number(places_of[conversation], first), numbers.number(places_of[conversation], last))
+            (
+                numbers.message_number(places_of[conversation], first),
+                numbers.message_number(places_of[conversation], last),
+            )
             for conversation, first, last in material.in_time
         ],
     )
@@ -246,16 +249,16 @@ def _pack(
     ranked: _Ranked,
     wanted: UserRecallIn,
     masked: Collection[UUID],
-) -> Packed:
+) -> PackedPassages:
     every: dict[int, QuotedMessage] = {}
     for at, conversation in enumerate(own):
         every |= _numbered(at, rows.get(conversation, ()), masked=conversation in masked)
 
     def focus(number: int, text: str) -> Sequence[tuple[int, float]]:
         language = ranked.languages.get(number, NEUTRAL)
-        return places(text, language, ranked.ranking.weights.get(language, {}))
+        return term_places(text, language, ranked.ranking.weights.get(language, {}))
 
-    return pack(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
+    return pack_passages(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
 def _masked(caller: Caller, contexts: Mapping[UUID, Searched]) -> set[UUID]:
@@ -264,11 +267,11 @@ def _masked(caller: Caller, contexts: Mapping[UUID, Searched]) -> set[UUID]:
 
 
 def _numbered(at: int, rows: Sequence[StoredText], *, masked: bool) -> dict[int, QuotedMessage]:
-    every = quoted(rows, masked=masked).items()
-    return {(number := numbers.number(at, seq)): original._replace(seq=number) for seq, original in every}
+    every = quote_messages(rows, masked=masked).items()
+    return {(number := numbers.message_number(at, seq)): original._replace(seq=number) for seq, original in every}
 
 
-def _parted(packed: Packed, own: Sequence[UUID]) -> list[tuple[UUID, Passage]]:
+def _parted(packed: PackedPassages, own: Sequence[UUID]) -> list[tuple[UUID, Passage]]:
     """Return passages with their conversations, and places in these."""
     placed = []
     for passage in packed.passages:
@@ -312,7 +315,7 @@ def _returned(recalled: _RecalledOfUser) -> list[Returned]:
 
 def _answer(recalled: _RecalledOfUser, wanted: UserRecallIn) -> UserRecallOut:
     named = [(ids.external("conv", conversation), passage) for conversation, passage in recalled.passages]
-    text = framed_of_user(named, more=recalled.more) if wanted.framed else UNSET
+    text = frame_user_passages(named, more=recalled.more) if wanted.framed else UNSET
     return UserRecallOut(
         passages=[
             _passage(recalled.places.get(conversation), conversation, each) for conversation, each in recalled.passages
@@ -329,11 +332,11 @@ def _passage(place: Searched | None, conversation: UUID, passage: Passage) -> Us
     identifier = ids.external("conv", conversation)
     parts = [part_of(excerpt) for excerpt in passage.excerpts]
     return UserPassage(
-        ref=references.of_conversation(identifier, passage.ref),
+        ref=references.user_reference(identifier, passage.ref),
         first_seq=passage.first_seq,
         last_seq=passage.last_seq,
         score=passage.score,
         in_context=place is not None and is_shown(place, passage),
-        parts=[msgspec.structs.replace(part, ref=references.of_conversation(identifier, part.ref)) for part in parts],
+        parts=[msgspec.structs.replace(part, ref=references.user_reference(identifier, part.ref)) for part in parts],
         conversation_id=identifier,
     )

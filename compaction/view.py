@@ -161,7 +161,7 @@ def shorten_result(
     `read` returns what is kept of a text in place of its first characters. With `handles` the note says what
     was cut and how to have it back. The marker of a cut stays last.
     """
-    about, where = ("", "") if handles is None else handles.of(block)
+    about, where = ("", "") if handles is None else handles.handle_of(block)
     # What an earlier note says is missing is missing still; without handles it counts as the text that it is.
     earlier = _earlier_hidden(block) if where else 0
 
@@ -173,7 +173,7 @@ def shorten_result(
 
     shorter = truncate_result(block, limit, note, read)
     if shorter is not None and handles is not None:
-        handles.keep(shorter, block)
+        handles.copy_handle(shorter, block)
     return shorter
 
 

@@ -9,7 +9,7 @@ from bench.fidelity.strategies import keep_last
 from bench.fidelity.talk import served
 from compaction.coverage import Span
 from compaction.pins.left_out import with_note
-from compaction.recall.ranges import note
+from compaction.recall.ranges import missing_ranges_note
 from compaction.view import ViewMessage, view_tokens
 from worker.summarizers.extractive import ExtractiveSummarizer
 
@@ -64,7 +64,7 @@ def newest(talk: Talk, most_characters: int) -> Asked:
     kept = keep_last(talk.messages, most_characters).context
     first = len(talk.messages) - len(kept)
     view = _view(kept, first)
-    left = note([Span(0, first - 1, "dropped", None)], {}) if first else ""
+    left = missing_ranges_note([Span(0, first - 1, "dropped", None)], {}) if first else ""
     return Asked(KEEP_LAST, view, with_note(view, left) if left else view)
 
 

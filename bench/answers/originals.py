@@ -9,11 +9,18 @@ import msgspec
 
 from actions.recall import hits_for
 from compaction.recall import references
-from compaction.recall.framing import framed
-from compaction.recall.passages import Packed, StoredText, pack, quoted, read, segments_of
+from compaction.recall.framing import frame_passages
+from compaction.recall.passages import (
+    PackedPassages,
+    StoredText,
+    pack_passages,
+    quote_messages,
+    read_range,
+    segments_of,
+)
 from compaction.recall.patterns import BadPatternError, PatternSearch
 from compaction.recall.ranking import Hit, rank
-from compaction.recall.words import NEUTRAL, places
+from compaction.recall.words import NEUTRAL, term_places
 from gateway.recalls.calls import AnsweredCall
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ class Originals:
     """The messages of a conversation, ready to be searched; by several threads at once."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = quoted(
+        self._messages = quote_messages(
             StoredText(seq, each["role"], msgspec.json.encode(each["content"]).decode(), _WHEN)
             for seq, each in enumerate(messages)
         )
@@ -48,40 +55,42 @@ class Originals:
 
     def _answer(self, call: RecallCall) -> AnsweredCall:
         try:
-            return AnsweredCall(call.id, framed(self._packed(call.asked)), is_error=False)
+            return AnsweredCall(call.id, frame_passages(self._packed(call.asked)), is_error=False)
         except (references.BadReferenceError, BadPatternError) as error:
             return AnsweredCall(call.id, str(error), is_error=True)
 
-    def _packed(self, asked: Mapping[str, Any]) -> Packed:
+    def _packed(self, asked: Mapping[str, Any]) -> PackedPassages:
         if "ref" in asked:
             return self._by_ref(str(asked["ref"]), asked.get("offset"))
         if "pattern" in asked:
             return self._by_pattern(str(asked["pattern"]))
         return self._by_query(str(asked.get("query", "")))
 
-    def _by_query(self, query: str) -> Packed:
+    def _by_query(self, query: str) -> PackedPassages:
         ranking = rank(self._segments, query)
         hits = ranking.hits[: hits_for(MAX_TOKENS)]
 
         def focus(seq: int, text: str) -> Sequence[tuple[int, float]]:
             language = self._languages.get(seq, NEUTRAL)
-            return places(text, language, ranking.weights.get(language, {}))
+            return term_places(text, language, ranking.weights.get(language, {}))
 
-        packed = pack(hits, self._messages, max_tokens=MAX_TOKENS, limit=_LIMIT, focus=focus)
+        packed = pack_passages(hits, self._messages, max_tokens=MAX_TOKENS, limit=_LIMIT, focus=focus)
         return packed._replace(more=packed.more or len(hits) < len(ranking.hits))
 
-    def _by_ref(self, ref: str, offset: Any) -> Packed:
+    def _by_ref(self, ref: str, offset: Any) -> PackedPassages:
         place = references.parse(ref)
         named = [] if place.is_context else [m for s, m in self._messages.items() if place.first <= s <= place.last]
         if not named:
             raise references.BadReferenceError("There is nothing of this reference to be recalled.")
         skipped = offset if isinstance(offset, int) and not place.is_range else 0
-        return read(named, block=place.block, offset=skipped, max_tokens=MAX_TOKENS)
+        return read_range(named, block=place.block, offset=skipped, max_tokens=MAX_TOKENS)
 
-    def _by_pattern(self, pattern: str) -> Packed:
+    def _by_pattern(self, pattern: str) -> PackedPassages:
         search = PatternSearch(pattern)
         newest_first = reversed(self._messages.items())
-        hits = [Hit(seq, 1.0) for seq, each in newest_first if any(search.places(part.text) for part in each.parts)]
-        return pack(
-            hits, self._messages, max_tokens=MAX_TOKENS, limit=_LIMIT, focus=lambda _, text: search.places(text)
+        hits = [
+            Hit(seq, 1.0) for seq, each in newest_first if any(search.find_places(part.text) for part in each.parts)
+        ]
+        return pack_passages(
+            hits, self._messages, max_tokens=MAX_TOKENS, limit=_LIMIT, focus=lambda _, text: search.find_places(text)
         )

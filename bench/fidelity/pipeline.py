@@ -11,7 +11,7 @@ from compaction.messages import blocks
 from compaction.pieces import newest
 from compaction.pins.left_out import with_note
 from compaction.pins.pinned import message_text, pin, without_pins
-from compaction.recall.ranges import note
+from compaction.recall.ranges import missing_ranges_note
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.ladder import saves_enough
@@ -74,7 +74,7 @@ class Memory:
         if text is not None and claims:
             cited = with_citations(text, claims)
             view = tuple(_replaced(message, text, cited) for message in view)
-        left = note(left_out(working, view), {})
+        left = missing_ranges_note(left_out(working, view), {})
         return with_note(view, left) if left else view
 
     def cut_tool_results(self, policy: Policy) -> bool:

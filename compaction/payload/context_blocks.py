@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.credentials.masking import mask_text
 from compaction.payload.assembly import blocks_tokens
-from compaction.recall.handles import of_context_block
+from compaction.recall.handles import context_block_note
 from compaction.text.outline import ContextBlock, outline, read_share
 from compaction.tokens import CHARS_PER_TOKEN
 
@@ -38,7 +38,7 @@ def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
     prepared = []
     for position, block in enumerate(blocks):
         tokens = blocks_tokens([block])
-        handle = of_context_block(_ANY_SEQ, position, tokens) if policy.recall_handles else ""
+        handle = context_block_note(_ANY_SEQ, position, tokens) if policy.recall_handles else ""
         carried = block._replace(handle=handle, is_carried=True)
         short = _short_outline(carried, policy, max_read)
         outline_tokens = blocks_tokens([carried._replace(text=short)])

@@ -1,4 +1,4 @@
-"""Departures: which step had taken a message out of the context before it was asked back."""
+"""Departures: the compaction step that removed each recalled message from the context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Link(NamedTuple):
-    """A snapshot on the way to the head."""
+    """One snapshot in the chain that led to the head."""
 
     version: int
     step: str
@@ -19,18 +19,18 @@ class Link(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """How a message left the context: by a step of a run (None: whose row is gone), in a snapshot."""
+    """The step, run and snapshot that removed a message. `run_id` is None if the run's row was deleted."""
 
     step: str
     run_id: str | None
     version: int
 
 
-def departures(seqs: Iterable[int], chain: Sequence[Link]) -> dict[int, Departure]:
-    """Return how each of `seqs` left the context, those that are in it as they came left out.
+def find_departures(seqs: Iterable[int], chain: Sequence[Link]) -> dict[int, Departure]:
+    """Return how each of `seqs` left the context. Messages that are still in it are omitted.
 
-    `chain` are the snapshots that the head came from, oldest first. What left, came back by a restore and left again
-    left the last time; what was cut first and summarized later left when it was cut.
+    `chain` has the snapshots that led to the head, oldest first. For a message that left, was restored and left again,
+    the last departure counts. For one that was cut first and summarized later, the cut counts.
     """
     left: dict[int, Departure] = {}
     for seq in seqs:

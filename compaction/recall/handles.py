@@ -1,4 +1,4 @@
-"""Handles: by what name a tool result that was cut can be had back, and what it was the result of."""
+"""Handles: references by which a model can recall a shortened tool result, with a description of its call."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 PIECE_CHARS: Final = 60
 """Characters of a call's name, and of its input, that a handle shows."""
 BY_WORDS: Final = ": recall by words"
-"""Where repair had moved blocks before they were stored in a snapshot, no place is certain."""
+"""Used if repair moved blocks before the snapshot was stored, so that a block's reference is uncertain."""
 ABOUT: Final = r"(?:[^\[\]\n]{1,140}, )?"
 WHERE: Final = r": recall [^\[\]\n]{1,30}"
-"""What a note has of a handle before and after its figure, as regular expressions."""
+"""Regular expressions for the parts of a note before and after its number of tokens."""
 _PLAIN: Final = re.compile(r"[^\w .,:;/\\@#%&+*=?!()'<>|~^$-]+")
 
 
@@ -30,7 +30,7 @@ _SHORTENED: Final = "[shortened from {tokens:,} tokens: recall {place}]"
 
 
 class StoredMessage(Protocol):
-    """A message with the seq of its original, negative where compaction wrote it."""
+    """A message with the seq of its original. The seq is negative for a message written by compaction."""
 
     @property
     def seq(self) -> int:
@@ -39,17 +39,17 @@ class StoredMessage(Protocol):
 
     @property
     def role(self) -> str:
-        """Return who says it."""
+        """Return the role."""
         ...
 
     @property
     def content(self) -> Content:
-        """Return what it says."""
+        """Return the content."""
         ...
 
 
 class Handle(NamedTuple):
-    """What a note says before and after how much is missing: what was cut, and how to have it back."""
+    """The parts of a note before and after the number of tokens: a description and a reference."""
 
     about: str = ""
     where: str = ""
@@ -57,14 +57,14 @@ class Handle(NamedTuple):
 
 NO_HANDLE: Final = Handle()
 _Place: TypeAlias = tuple[int, int]
-"""The index of a message among those that are stored, and of a block among the message's."""
+"""The index of a stored message, and the index of a block in it."""
 
 
 class Handles:
-    """The handles of a view's tool results, by the very blocks; they are looked up only where something is cut.
+    """Handles of a view's tool results, looked up by the identity of their blocks when a result is cut.
 
-    `stored` are the messages as they were stored, before repair. Of the first `head` of them, which a snapshot has,
-    those up to seq `unplaced_through` may hold blocks that repair moved there.
+    `stored` are the messages before repair. The first `head` of them come from a snapshot. In those up to seq
+    `unplaced_through`, repair may have moved blocks.
     """
 
     def __init__(self, stored: Sequence[StoredMessage], *, head: int, unplaced_through: int) -> None:
@@ -75,37 +75,37 @@ class Handles:
         self._calls: dict[str, list[tuple[int, Block]]] | None = None
         self._known: dict[int, tuple[Block, Handle]] = {}
 
-    def of(self, block: Block) -> Handle:
-        """Return the handle of a result; what recall itself gave back, and what nobody stored, has none."""
+    def handle_of(self, block: Block) -> Handle:
+        """Return the handle of a result. Results of recall, and blocks that were never stored, have none."""
         if (known := self._known.get(id(block))) is not None:
             return known[1]
         if self._places is None:
-            self._places = _places(self._stored)
+            self._places = _index_tool_results(self._stored)
         place = self._places.get(id(block))
-        handle = NO_HANDLE if place is None else self._named(block, *place)
+        handle = NO_HANDLE if place is None else self._build_handle(block, *place)
         self._known[id(block)] = (block, handle)
         return handle
 
     @staticmethod
-    def of_message(message: StoredMessage) -> Handle:
-        """Return the handle of what somebody said; what compaction wrote has none."""
+    def message_handle(message: StoredMessage) -> Handle:
+        """Return the handle of a message. A message written by compaction has none."""
         return NO_HANDLE if message.seq < 0 else Handle(where=f": recall {references.message(message.seq)}")
 
-    def keep(self, cut: Block, block: Block) -> None:
-        """Let what a result was cut to have the same handle."""
-        if (handle := self.of(block)) is not NO_HANDLE:
+    def copy_handle(self, cut: Block, block: Block) -> None:
+        """Register the handle of `block` for `cut`, the shortened block."""
+        if (handle := self.handle_of(block)) is not NO_HANDLE:
             self._known[id(cut)] = (cut, handle)
 
-    def _named(self, block: Block, number: int, index: int) -> Handle:
-        call = self._call(str(block.get("tool_use_id")), number)
+    def _build_handle(self, block: Block, number: int, index: int) -> Handle:
+        call = self._find_call(str(block.get("tool_use_id")), number)
         if tool.is_call(call):
             return NO_HANDLE
         seq = self._stored[number].seq
         is_placed = seq >= 0 and (number >= self._head or seq > self._unplaced_through)
-        return Handle(described(call), f": recall {references.block(seq, index)}" if is_placed else BY_WORDS)
+        return Handle(describe_call(call), f": recall {references.block(seq, index)}" if is_placed else BY_WORDS)
 
-    def _call(self, identifier: str, number: int) -> Block:
-        """Return the call that a result in message `number` answers: the last before it, else the last of all."""
+    def _find_call(self, identifier: str, number: int) -> Block:
+        """Return the call that a result in message `number` answers: the last one before it, else the last of all."""
         if number and (answered_call := _calls(self._stored[number - 1]).get(identifier)) is not None:
             return answered_call
         if self._calls is None:
@@ -117,8 +117,8 @@ class Handles:
         return every[bisect_left(every, number, key=itemgetter(0)) - 1][1]
 
 
-def _places(stored: Sequence[StoredMessage]) -> dict[int, _Place]:
-    """Return where results are, by the very block. What they are named is for those that are cut: most never are."""
+def _index_tool_results(stored: Sequence[StoredMessage]) -> dict[int, _Place]:
+    """Return the places of tool results by block identity. Names are not computed here: few results are cut."""
     return {
         id(block): (number, index)
         for number, message in enumerate(stored)
@@ -129,19 +129,19 @@ def _places(stored: Sequence[StoredMessage]) -> dict[int, _Place]:
 
 
 def _calls(message: StoredMessage) -> dict[str, Block]:
-    """Return a message's calls by their ids."""
+    """Return a message's tool calls by id."""
     if message.role != "assistant" or isinstance(message.content, str):
         return {}
     return {str(block.get("id")): block for block in blocks(message.content) if block.get("type") == "tool_use"}
 
 
-def of_context_block(seq: int, position: int, tokens: int) -> str:
-    """Return the note behind the outline or the summary of a context block, of `tokens` by the estimate when whole."""
+def context_block_note(seq: int, position: int, tokens: int) -> str:
+    """Return the note after the outline or summary of a context block. `tokens` is the estimate of the whole block."""
     return _SHORTENED.format(tokens=tokens, place=references.context_block(seq, position))
 
 
-def described(call: Mapping[str, Any]) -> str:
-    """Return a call as the beginning of a note, `web_search "lisbon flights", `; "" for none."""
+def describe_call(call: Mapping[str, Any]) -> str:
+    """Return a call as the beginning of a note, such as `web_search "lisbon flights", `, or "" without a call."""
     name = _piece(str(call.get("name") or ""))
     if not name:
         return ""

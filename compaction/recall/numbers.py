@@ -1,6 +1,7 @@
-"""Messages of several conversations in one order: a number says which conversation, and which of its messages.
+"""Numbers that order the messages of several conversations.
 
-The numbers of one conversation by itself are its seqs. Those of two conversations are never neighbours.
+A number combines the index of a conversation and a seq. For the first conversation it equals the seq. Messages of two
+conversations never have adjacent numbers.
 """
 
 from __future__ import annotations
@@ -8,25 +9,25 @@ from __future__ import annotations
 from typing import Final
 
 _SEQ_BITS: Final = 32
-"""Bits of a seq, which Postgres keeps in 31: no message beside another conversation's is its neighbour."""
+"""Bits of a seq. Postgres stores it in 31, so the numbers of two conversations are never adjacent."""
 
 
-def number(conversation: int, seq: int) -> int:
-    """Return the number of a message in a conversation, itself numbered from 0 on."""
+def message_number(conversation: int, seq: int) -> int:
+    """Return the number of the message `seq` in the conversation with the index `conversation`, from 0."""
     return conversation << _SEQ_BITS | seq
 
 
 def conversation_of(number: int) -> int:
-    """Return which conversation a message is of."""
+    """Return the index of a message's conversation."""
     return number >> _SEQ_BITS
 
 
 def seq_of(number: int) -> int:
-    """Return a message's place in its conversation."""
+    """Return a message's seq."""
     return number & ((1 << _SEQ_BITS) - 1)
 
 
-def around(number: int, before: int, after: int) -> list[int]:
-    """Return the numbers around a message, those `before` it, its own and those `after` it, of its conversation."""
+def neighbour_numbers(number: int, before: int, after: int) -> list[int]:
+    """Return the numbers from `before` messages before to `after` messages after, within the same conversation."""
     own = conversation_of(number)
     return [each for each in range(number - before, number + after + 1) if conversation_of(each) == own]

@@ -1,4 +1,4 @@
-"""Parts: the blocks of a message as texts to be searched and given back."""
+"""Parts: the blocks of a message as text that can be searched and quoted."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ MEDIA: Final = frozenset({"image", "document", "container_upload"})
 _OPAQUE_MEDIA: Final = tuple(OPAQUE_KINDS)
 _NOT_WORDS: Final = re.compile(r"[\W_]+")
 _MOST_URL: Final = 2_000
-"""Characters of a URL in which its file name is looked for."""
+"""Characters of a URL that are searched for its file name."""
 _WORDS: Final = frozenset({"text", INSTRUCTION, OPAQUE})
 _NEVER: Final = frozenset({"thinking", "redacted_thinking"})
-"""Kinds that are nobody's words to be read again: reasoning belongs to the answer that it led to."""
+"""Kinds that are never quoted. Reasoning belongs to the answer that it led to."""
 
 
 class QuotedPart(NamedTuple):
     """One block of a message, as text."""
 
     block: int
-    """Its place in the message's content."""
+    """Index of the block in the message's content."""
     kind: str
     text: str
     tool: str | None = None
-    """Name of the tool that was called, or that answered; of a context block, where it comes from."""
+    """Name of the tool that was called or that answered. For a context block, its source."""
     is_context: bool = False
-    """It is no block of the message, but a context block that came with it."""
+    """Whether this is a context block that came with the message, rather than a block of it."""
 
 
 def call_names(content: Any) -> dict[str, str]:
-    """Return the names of the tools that a message calls, by the id of the call; recall's own are `tool.NAME`."""
+    """Return the names of the tools that a message calls, by call id. Calls of recall get `tool.NAME`."""
     return {
         str(block.get("id")): tool.NAME if tool.is_call(block) else str(block.get("name"))
         for block in blocks(content)
@@ -47,9 +47,9 @@ def call_names(content: Any) -> dict[str, str]:
 
 
 def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
-    """Return the parts of a message's content without calls of recall and their results.
+    """Return the parts of a message's content, without calls of recall and their results.
 
-    `names` maps the ids of the calls that its results answer to tool names (`call_names`).
+    `names` maps the ids of answered calls to tool names (see `call_names`).
     """
     quoted_parts = []
     for index, block in enumerate(blocks(content)):
@@ -65,7 +65,7 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
             if name != tool.NAME:
                 quoted_parts.append(QuotedPart(index, kind, text_of(block.get("content", "")), name or None))
                 quoted_parts += [
-                    QuotedPart(index, str(part["type"]), described_medium(part), name or None)
+                    QuotedPart(index, str(part["type"]), describe_medium(part), name or None)
                     for part in blocks(block.get("content"))
                     if media_facts(part) is not None
                 ]
@@ -77,7 +77,7 @@ def parts_of(content: Any, names: Mapping[str, str]) -> list[QuotedPart]:
 def _block_text(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
     if media_facts(block) is not None:
-        return described_medium(block)
+        return describe_medium(block)
     if kind in _WORDS:
         return str(block.get("text") or "")
     if kind in MEDIA:
@@ -90,8 +90,8 @@ def _block_text(block: Mapping[str, Any]) -> str:
     return json_text(block)
 
 
-def described_medium(block: Mapping[str, Any]) -> str:
-    """Return what an image or a file is, with the words in its file name, by which it can be found."""
+def describe_medium(block: Mapping[str, Any]) -> str:
+    """Return a description of an image or a file, with searchable words from its file name."""
     source = block.get("source")
     url = source.get("url") if isinstance(source, dict) else None
     named = url if isinstance(url, str) else block.get("title") or (block.get("text") if "of" in block else None)
@@ -100,12 +100,12 @@ def described_medium(block: Mapping[str, Any]) -> str:
 
 
 def is_medium(kind: str, text: str) -> bool:
-    """Return whether a part is an image or a file, described and not quoted."""
+    """Return whether a part is an image or a file, which is described rather than quoted."""
     return kind in MEDIA or (kind == OPAQUE and text.startswith(_OPAQUE_MEDIA))
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a tool result's content; what is no text in it is left out."""
+    """Return the text of a tool result's content. Other content is omitted."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

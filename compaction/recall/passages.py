@@ -1,4 +1,4 @@
-"""Passages: hits and what belongs to them, as texts under a number of tokens."""
+"""Passages: hits with their neighbouring messages, as text within a token budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from compaction.credentials.masking import mask_content, mask_text
 from compaction.recall import references
 from compaction.recall.parts import QuotedPart, call_names, is_medium, parts_of
-from compaction.recall.segments import Searchable, segments
+from compaction.recall.segments import Searchable, build_segments
 from compaction.recall.words import tokens
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from compaction.recall.segments import Segment
 
     Focus = Callable[[int, str], Sequence[tuple[int, float]]]
-    """Places in a text of the message with a seq that were asked for, with their weights."""
+    """Return the places of a message's text that match the query, with their weights."""
 
 NEIGHBOURS: Final = 1
-"""Messages on each side of a hit that come with it: a question and its answer, a call and its result."""
+"""Messages on each side of a hit that come with it, such as a question's answer or a call's result."""
 EXCERPT_CHARS: Final = 600
-"""Characters, by weight, of a message that comes whole; of a longer one comes as much."""
+"""Weighted characters up to which a message is quoted whole. Longer messages are cut to this length."""
 NEAREST_CHARS: Final = 160
-"""Characters of the words beside an image or a file that come with what it is."""
+"""Characters of nearby words that are added to the description of an image or a file."""
 _MISSES: Final = 3
-"""Hits without room for them after which no smaller one is tried."""
+"""Hits that do not fit the budget after which no smaller one is tried."""
 _SAME_IN_TEN: Final = 9
-"""Of ten words that two near-duplicates have, those that both have."""
+"""Words of ten that two messages must share to be near-duplicates."""
 _LEAST_WORDS: Final = 4
-"""Words from which on messages can be duplicates; 'Thank you.' is one of nothing."""
+"""Words below which messages are not compared. 'Thank you.' is no duplicate."""
 _COMPARED_CHARS: Final = 2_400
-"""Characters at the beginning of messages by which duplicates are recognized."""
+"""Characters at the beginning of two messages that are compared."""
 CONTEXT_BLOCK: Final = "context_block"
-"""Kind of the part that a context block is."""
+"""Kind of a part that is a context block."""
 _BOUNDARY_CHARS: Final = 60
-"""Characters by which an excerpt is moved to begin where a line or a sentence does."""
+"""Characters by which an excerpt's start may move to the start of a line or a sentence."""
 
 
 class StoredText(NamedTuple):
@@ -51,27 +51,27 @@ class StoredText(NamedTuple):
     content: str
     """As JSON."""
     created_at: datetime | None
-    """When it was said; None where nobody knows."""
+    """Time of the message, or None if unknown."""
     name: str = ""
-    """Of who wrote it, where it says so and that was asked for."""
+    """Name of the author, if it is stored and was requested."""
 
 
 class QuotedMessage(NamedTuple):
-    """A message with its parts, what recall does not give back left out."""
+    """A message with the parts that recall may quote."""
 
     seq: int
     role: str
     created_at: datetime | None
-    """When it was said; None where nobody knows."""
+    """Time of the message, or None if unknown."""
     parts: list[QuotedPart]
     name: str = ""
-    """Of who wrote it, "" where it does not say."""
+    """Name of the author, or "" if unknown."""
 
 
-def quoted(rows: Iterable[StoredText], *, masked: bool = False) -> dict[int, QuotedMessage]:
-    """Return messages by seq, in their order; results are named after the calls before them.
+def quote_messages(rows: Iterable[StoredText], *, masked: bool = False) -> dict[int, QuotedMessage]:
+    """Return messages by seq, in order. Tool results get the names of the calls before them.
 
-    With `masked` their credentials are masked.
+    With `masked`, credentials are masked.
     """
     names: dict[str, str] = {}
     messages = {}
@@ -82,11 +82,11 @@ def quoted(rows: Iterable[StoredText], *, masked: bool = False) -> dict[int, Quo
         messages[row.seq] = QuotedMessage(row.seq, row.role, row.created_at, parts_of(content, names), row.name)
         if row.role == "assistant":
             names |= call_names(content)
-    return {seq: _with_nearest_words(message, messages) for seq, message in messages.items()}
+    return {seq: _with_nearby_words(message, messages) for seq, message in messages.items()}
 
 
-def _with_nearest_words(message: QuotedMessage, others: Mapping[int, QuotedMessage]) -> QuotedMessage:
-    """Return a message whose images and files come with the words beside them: its own, else its neighbour's."""
+def _with_nearby_words(message: QuotedMessage, others: Mapping[int, QuotedMessage]) -> QuotedMessage:
+    """Return a message whose images and files have nearby words: the message's own, else its neighbour's."""
     if not any(is_medium(part.kind, part.text) for part in message.parts):
         return message
     parts = []
@@ -102,10 +102,10 @@ def _with_nearest_words(message: QuotedMessage, others: Mapping[int, QuotedMessa
     return message._replace(parts=parts)
 
 
-def quoted_context(row: Any, *, masked: bool = False) -> QuotedMessage:
-    """Return a context block as the one part of the message that it came with.
+def quote_context_block(row: Any, *, masked: bool = False) -> QuotedMessage:
+    """Return a context block as the only part of the message that it came with.
 
-    The row has seq, position, source, text, and created_at. With `masked` its credentials are masked.
+    The row has seq, position, source, text and created_at. With `masked`, credentials are masked.
     """
     text = mask_text(row.text, row.seq) if masked else row.text
     part = QuotedPart(row.position, CONTEXT_BLOCK, text, row.source, is_context=True)
@@ -113,9 +113,9 @@ def quoted_context(row: Any, *, masked: bool = False) -> QuotedMessage:
 
 
 def segments_of(messages: Mapping[int, QuotedMessage], after: int = -1) -> list[Segment]:
-    """Return the segments of the messages with a seq over `after`."""
+    """Return the segments of the messages with a seq above `after`."""
     return list(
-        segments(
+        build_segments(
             Searchable(seq, message.role, "\n".join(part.text for part in message.parts))
             for seq, message in messages.items()
             if seq > after
@@ -124,7 +124,7 @@ def segments_of(messages: Mapping[int, QuotedMessage], after: int = -1) -> list[
 
 
 class Excerpt(NamedTuple):
-    """One part as it is given back: `text` starts at `offset` of its `characters`."""
+    """An excerpt of a part. `text` starts at `offset` of the part's `characters`."""
 
     original: QuotedMessage
     part: QuotedPart
@@ -134,13 +134,13 @@ class Excerpt(NamedTuple):
 
     @property
     def ref(self) -> str:
-        """Return how it is named."""
+        """Return the excerpt's reference."""
         name = references.context_block if self.part.is_context else references.block
         return name(self.original.seq, self.part.block)
 
 
 class Passage(NamedTuple):
-    """Messages in a row."""
+    """Consecutive messages."""
 
     first_seq: int
     last_seq: int
@@ -149,18 +149,18 @@ class Passage(NamedTuple):
 
     @property
     def ref(self) -> str:
-        """Return how it is named; a context block is a passage by itself."""
+        """Return the passage's reference. A context block is a passage of its own."""
         first = self.excerpts[0]
         return first.ref if first.part.is_context else references.span(self.first_seq, self.last_seq)
 
     @property
     def seqs(self) -> list[int]:
-        """Return the seqs of the messages in it, none for a context block."""
+        """Return the seqs of the passage's messages; empty for a context block."""
         return list(dict.fromkeys(each.original.seq for each in self.excerpts if not each.part.is_context))
 
 
-class Packed(NamedTuple):
-    """What there was room for."""
+class PackedPassages(NamedTuple):
+    """Passages that fit the token budget. `more` is set if others did not fit."""
 
     passages: list[Passage]
     tokens: int
@@ -168,22 +168,22 @@ class Packed(NamedTuple):
 
 
 def tokens_of(text: str) -> int:
-    """Return the tokens of a text, rounded up."""
+    """Return the estimated tokens of a text, rounded up."""
     return -(-text_weight(text) // CHARS_PER_TOKEN)
 
 
-class Repetitions:
-    """Texts by their words, and whether one says again what another said."""
+class DuplicateFilter:
+    """Word sets of the texts seen so far, to recognize near-duplicates."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[frozenset[str]]] = {}
 
-    def has(self, words: frozenset[str]) -> bool:
-        """Tell whether nearly these words were there already; if not, they are from now on."""
+    def has_near_duplicate(self, words: frozenset[str]) -> bool:
+        """Return whether nearly the same words were seen before. If not, remember them."""
         if len(words) < _LEAST_WORDS:
             return False
-        # Of two sets that have so much in common, each has one of the other's first words, whatever the order is. Long
-        # words are rare, so few sets are compared: comparing all of them takes seconds where an answer has a thousand.
+        # Two near-duplicates share one of their first words in any fixed order. Long words are rare, so sorting by
+        # length leaves few sets to compare. Comparing every pair takes seconds for a thousand messages.
         first = sorted(words, key=lambda word: (-len(word), word))[: len(words) * (10 - _SAME_IN_TEN) // 10 + 1]
         if any(_is_same(words, other) for word in first for other in self._seen.get(word, ())):
             return True
@@ -192,8 +192,8 @@ class Repetitions:
         return False
 
 
-class _Packing:
-    """What has been chosen so far."""
+class _PassagePacker:
+    """The excerpts chosen so far and the remaining budget."""
 
     def __init__(
         self, hits: Sequence[Hit], originals: Mapping[int, QuotedMessage], max_tokens: int, focus: Focus
@@ -204,15 +204,15 @@ class _Packing:
         self._originals = originals
         self._longest = min(EXCERPT_CHARS, max_tokens * CHARS_PER_TOKEN)
         self._focus = focus
-        self._seen = Repetitions()
+        self._seen = DuplicateFilter()
 
-    def repeats(self, seq: int) -> bool:
-        """Tell whether a message says again what a better hit says; if not, it is one that others may repeat."""
+    def is_near_duplicate(self, seq: int) -> bool:
+        """Return whether a message nearly repeats a better hit. If not, remember its words."""
         text = "\n".join(part.text for part in self._originals[seq].parts)
-        return self._seen.has(frozenset(tokens(text[:_COMPARED_CHARS])))
+        return self._seen.has_near_duplicate(frozenset(tokens(text[:_COMPARED_CHARS])))
 
-    def take(self, seq: int) -> bool:
-        """Choose a message, as far as it can be recalled; tell whether there was room for it."""
+    def add_message(self, seq: int) -> bool:
+        """Add a message. Return False if it does not fit the remaining budget."""
         if seq in self.chosen or (original := self._originals.get(seq)) is None:
             return True
         excerpts = _excerpts(original, self._longest, self._focus)
@@ -224,12 +224,12 @@ class _Packing:
             self.chosen[seq] = excerpts
         return True
 
-    def begins_another(self, seq: int) -> bool:
-        """Tell whether a message would be a passage of its own."""
+    def starts_passage(self, seq: int) -> bool:
+        """Return whether a message is adjacent to no chosen one."""
         return not self.chosen.keys() & {seq - 1, seq, seq + 1}
 
     def passages(self) -> list[Passage]:
-        """Return what was chosen, the best first, of equals the newest."""
+        """Return the chosen passages, the best first and the newest first among equals."""
         packed = []
         for run in _runs(self.chosen):
             score = max(self._scores.get(seq, 0.0) for seq in run)
@@ -237,35 +237,41 @@ class _Packing:
         return sorted(packed, key=lambda passage: (-passage.score, -passage.last_seq))
 
 
-def pack(
+def pack_passages(
     hits: Sequence[Hit], originals: Mapping[int, QuotedMessage], *, max_tokens: int, limit: int, focus: Focus
-) -> Packed:
-    """Return passages of at most `max_tokens`, at most `limit` of them, made of the best hits and their neighbours.
+) -> PackedPassages:
+    """Return at most `limit` passages of at most `max_tokens` together, from the best hits and their neighbours.
 
-    Long messages are cut to what is around the places that `focus` finds. Hits whose originals are not there are
-    passed over; near-duplicates of a better hit are left out.
+    Long messages are cut around the places that `focus` finds. Hits without an original, and near-duplicates of a
+    better hit, are skipped.
     """
-    packing = _Packing(hits, originals, max_tokens, focus)
+    packing = _PassagePacker(hits, originals, max_tokens, focus)
     misses, more = 0, False
     for seq, _ in hits:
-        if seq in packing.chosen or seq not in originals or packing.repeats(seq):
+        if seq in packing.chosen or seq not in originals or packing.is_near_duplicate(seq):
             continue
-        if packing.begins_another(seq) and len(_runs(packing.chosen)) >= limit:
+        if packing.starts_passage(seq) and len(_runs(packing.chosen)) >= limit:
             more = True
             continue
-        if packing.take(seq):
+        if packing.add_message(seq):
             for neighbour in (at for distance in range(1, NEIGHBOURS + 1) for at in (seq + distance, seq - distance)):
-                if neighbour in originals and neighbour not in packing.chosen and not packing.repeats(neighbour):
-                    packing.take(neighbour)
+                if (
+                    neighbour in originals
+                    and neighbour not in packing.chosen
+                    and not packing.is_near_duplicate(neighbour)
+                ):
+                    packing.add_message(neighbour)
             continue
         more, misses = True, misses + 1
         if misses >= _MISSES:
             break
-    return Packed(packing.passages(), max_tokens - packing.room, more)
+    return PackedPassages(packing.passages(), max_tokens - packing.room, more)
 
 
-def read(originals: Sequence[QuotedMessage], *, block: int | None, offset: int, max_tokens: int) -> Packed:
-    """Return originals in their order, from character `offset` of their texts on, as far as `max_tokens` go."""
+def read_range(
+    originals: Sequence[QuotedMessage], *, block: int | None, offset: int, max_tokens: int
+) -> PackedPassages:
+    """Return originals in order, from character `offset` of their texts, up to `max_tokens`."""
     runs: list[list[Excerpt]] = []
     room, skip, more, last = max_tokens * CHARS_PER_TOKEN, offset, False, None
     for original in originals:
@@ -275,7 +281,7 @@ def read(originals: Sequence[QuotedMessage], *, block: int | None, offset: int, 
             if skip and skip >= len(part.text):
                 skip -= len(part.text)
                 continue
-            text = _fitting(part.text[skip:], room)
+            text = _cut_to_weight(part.text[skip:], room)
             if part.text[skip:] and not text:
                 more = True
                 continue
@@ -287,11 +293,11 @@ def read(originals: Sequence[QuotedMessage], *, block: int | None, offset: int, 
             more = more or skip + len(text) < len(part.text)
             skip = 0
     passages = [Passage(run[0].original.seq, run[-1].original.seq, 0.0, run) for run in runs]
-    return Packed(passages, sum(tokens_of(excerpt.text) for run in runs for excerpt in run), more)
+    return PackedPassages(passages, sum(tokens_of(excerpt.text) for run in runs for excerpt in run), more)
 
 
-def _fitting(text: str, room: int) -> str:
-    """Return as much of the beginning of `text` as weighs at most `room` characters."""
+def _cut_to_weight(text: str, room: int) -> str:
+    """Return the longest beginning of `text` that weighs at most `room` characters."""
     if text_weight(text) <= room:
         return text
     low, high = 0, min(len(text), room)
@@ -317,7 +323,7 @@ def _is_same(one: frozenset[str], other: frozenset[str]) -> bool:
 
 
 def _excerpts(original: QuotedMessage, most: int, focus: Focus) -> list[Excerpt]:
-    """Return a message whole, or of each part what was asked for: `most` characters by weight, shared between them."""
+    """Return a whole message, or its matching parts cut to `most` weighted characters together."""
     parts = [part for part in original.parts if part.text]
     if sum(text_weight(part.text) for part in parts) <= most:
         return [Excerpt(original, part, part.text, 0, len(part.text)) for part in parts]
@@ -328,12 +334,12 @@ def _excerpts(original: QuotedMessage, most: int, focus: Focus) -> list[Excerpt]
         if part in named:
             share = max(1, most // len(named))
             start = _best_start(part.text, at, share)
-            excerpts.append(Excerpt(original, part, _fitting(part.text[start:], share), start, len(part.text)))
+            excerpts.append(Excerpt(original, part, _cut_to_weight(part.text[start:], share), start, len(part.text)))
     return excerpts
 
 
 def _best_start(text: str, places: Sequence[tuple[int, float]], width: int) -> int:
-    """Return where an excerpt of `width` characters has the most of what was asked for."""
+    """Return the start of the excerpt of `width` characters with the highest weight of matches."""
     best, start, weight, first = 0.0, 0, 0.0, 0
     lead = width // 4
     for at, own in places:

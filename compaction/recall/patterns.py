@@ -1,7 +1,7 @@
-"""Patterns: regular expressions in RE2's syntax, which takes time linear in the text whatever the pattern is.
+"""Regular expressions in RE2's syntax, which match in time linear in the text.
 
-Linear is not fast: counted repetitions of repetitions take a second for 30 KB. So a search goes through a text window
-by window, and ends between two of them when its time is over.
+Linear is not always fast: nested counted repetitions take a second for 30 KB. So a search scans a text in windows, and
+stops between two windows when its time is over.
 """
 
 from __future__ import annotations
@@ -14,43 +14,46 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MOST_CHARS: Final = 1_000
-"""Characters of a pattern."""
+"""Longest pattern, in characters."""
 WINDOW_BYTES: Final = 4_096
-"""Bytes of a text (UTF-8) between two looks at the time."""
+"""Bytes of a text (UTF-8) that are searched between two checks of the time."""
 OVERLAP_BYTES: Final = 1_024
-"""Bytes that two windows share: a match of as many is found wherever it is, a longer one may be missed."""
+"""Bytes shared by two windows. A longer match may be missed at a window's edge."""
 _MOST_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that a pattern may take compiled, what is remembered of its states included."""
+"""Memory limit of a compiled pattern with its cached states, in bytes."""
 _MOST_INSTRUCTIONS: Final = 10_000
-"""Instructions of a pattern compiled, of which each may be tried for every byte of a text."""
+"""Limit of a compiled pattern's instructions. Each may be tried for every byte of a text."""
 _MOST_PLACES: Final = 100
-"""Places that are taken in one text."""
+"""Matches returned for one text."""
 _CONTINUES: Final = range(0x80, 0xC0)
-"""Bytes of UTF-8 that begin no character."""
+"""UTF-8 continuation bytes."""
 
 
 class BadPatternError(ValueError):
-    """No pattern, or too large a one."""
+    """The pattern is invalid or too large."""
 
 
 class PatternSearch:
-    """One search, until `is_over`: what it found in a text stays known, and what it had no time for has nothing."""
+    """A search that stops when `is_over` returns True.
+
+    Matches are cached by text. A text that was not searched in time has no matches.
+    """
 
     def __init__(self, pattern: str, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Raise BadPatternError with what is wrong with `pattern`."""
-        self._pattern = _compiled(pattern)
+        """Compile `pattern`. Raise BadPatternError with the reason if it is invalid or too large."""
+        self._pattern = _compile_pattern(pattern)
         self._is_over = is_over
         self._matches: dict[str, Sequence[tuple[int, float]]] = {}
         self.is_cut = False
-        """Whether there was no time for something."""
+        """Whether the time ran out before every text was searched."""
 
-    def places(self, text: str) -> Sequence[tuple[int, float]]:
-        """Return where the pattern matches something of `text`, in characters, each place with the weight 1."""
+    def find_places(self, text: str) -> Sequence[tuple[int, float]]:
+        """Return the character offsets of matches in `text`, each with the weight 1."""
         if (matches := self._matches.get(text)) is None:
-            matches = self._matches[text] = () if self._ends() else self._match(text.encode())
+            matches = self._matches[text] = () if self._is_out_of_time() else self._match(text.encode())
         return matches
 
-    def _ends(self) -> bool:
+    def _is_out_of_time(self) -> bool:
         self.is_cut = self.is_cut or self._is_over()
         return self.is_cut
 
@@ -67,13 +70,13 @@ class PatternSearch:
                     known = at
                     matches.append((characters, 1.0))
                     start = match.end()
-            if window_end == len(text) or self._ends():
+            if window_end == len(text) or self._is_out_of_time():
                 break
             start = max(start, _boundary(text, window_end - OVERLAP_BYTES))
         return matches[:_MOST_PLACES]
 
 
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     options = re2.Options()
     options.max_mem = _MOST_BYTES
     options.never_capture = True
@@ -85,7 +88,7 @@ def _compiled(pattern: str) -> Any:
         explanation = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise BadPatternError(f"Not a regular expression (RE2 syntax): {explanation}.") from None
     finally:
-        # The library remembers as many as 128 of them, megabytes each, and what one caller asked is no other caller's.
+        # The library caches up to 128 patterns of megabytes each, which are private to the caller.
         re2.purge()
     if max(compiled.programsize, compiled.reverseprogramsize) > _MOST_INSTRUCTIONS:
         raise BadPatternError("Too large: it repeats what repeats, or counts too far.")
@@ -93,7 +96,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def _boundary(text: bytes, at: int) -> int:
-    """Return the place of the character that byte `at` belongs to."""
+    """Return the start of the character that contains byte `at`."""
     while at < len(text) and text[at] in _CONTINUES:
         at -= 1
     return at

@@ -1,4 +1,4 @@
-"""Ranking: which messages of a conversation a query is about (BM25 with the conversation's own statistics)."""
+"""Ranking of messages for a query: BM25 with the conversation's own statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.recall.numbers import conversation_of
 from compaction.recall.stop_words import STOP_WORDS
-from compaction.recall.words import NEUTRAL, language_of, names, token_terms, words
+from compaction.recall.words import NEUTRAL, capitalized_words, language_of, query_words, token_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,48 +17,51 @@ if TYPE_CHECKING:
     from compaction.recall.segments import Segment
 
 MOST_WORDS: Final = 64
-"""Words of a query that are looked up, the first ones: 256 took three times as long, and questions have a dozen."""
+"""First words of a query that are looked up. 256 took three times as long, and a question has about a dozen."""
 MOST_PLACES: Final = 100_000
-"""Places of the words of a query that are weighed, the rarest words' first: what is everywhere tells nothing apart, and
-a query of such words in a long conversation would take seconds. One word is weighed wherever it is."""
+"""Occurrences of query words that are scored, those of rare words first.
+
+Common words distinguish little, and a query of them in a long conversation would take seconds. The first word is always
+scored.
+"""
 
 # Tuned on recorded everyday talk; the figures, and which of them are of other talk, are in docs/recall.md.
 _SATURATION: Final = 1.2
 _LENGTH_SHARE: Final = 0.75
 _SPREAD: Final = (0.7, 0.5, 0.3)
-"""What a word counts for messages one, two and three places from the one that has it: a talk is about it there too."""
+"""Weight of a word for messages one, two and three places away: the topic usually continues there."""
 _NAMED: Final = 0.5
-"""What the name by which one side is addressed counts for each message of that side."""
+"""Weight of the name of one side for each message of that side."""
 _NAME_WEIGHT: Final = 0.5
 _NAME_MENTIONS: Final = 8
 _NAME_ONE_SIDED: Final = 4
 _MOST_NAMES: Final = 8
-"""Names of a query that mean a side; a question has one or two."""
+"""Names in a query that may refer to a side. A question has one or two."""
 _IN_TIME: Final = 1.6
-"""Factor for messages of the time that the query names."""
+"""Factor for messages from a time that the query names."""
 _DIGITS: Final = 3
-"""Digits of a score; messages with the same are equals, the newest first."""
+"""Decimal places of a score. Among equal scores, the newest message comes first."""
 
 
 class Hit(NamedTuple):
-    """A message that was found."""
+    """A message found by a search."""
 
     seq: int
     score: float
 
 
 class Ranking(NamedTuple):
-    """What a search found."""
+    """The result of a search."""
 
     hits: list[Hit]
-    """The best first, of equals the newest."""
+    """The best first, and the newest first among equals."""
     searched: int
     weights: dict[str, dict[str, float]]
-    """How rare each term of the query is, by language."""
+    """Rarity of each term of the query, by language."""
 
 
-class _Searched:
-    """Segments as one sequence of messages: of one conversation, or of several one after the other."""
+class _SearchIndex:
+    """Segments of one conversation, or of several in a row, as one sequence of messages."""
 
     def __init__(self, segments: Sequence[Segment], without: Collection[int]) -> None:
         self.seqs: list[int] = []
@@ -66,7 +69,7 @@ class _Searched:
         self.roles = "".join(segment.roles for segment in segments)
         self.starts: list[int] = []
         self.edges: list[int] = []
-        """The first place of each conversation, and the end of all."""
+        """The first place of each conversation, and the end of the last one."""
         for segment in segments:
             self.starts.append(len(self.seqs))
             if not self.seqs or conversation_of(segment.seqs[0]) != conversation_of(self.seqs[-1]):
@@ -79,17 +82,17 @@ class _Searched:
         self._mean = max(1.0, sum(self.lengths) / max(1, len(self.lengths)))
         self.segments = segments
 
-    def norm(self, place: int) -> float:
-        """Return what the count of a word is weighed against in a message of this length."""
+    def length_norm(self, place: int) -> float:
+        """Return BM25's length normalization for a message."""
         return _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * self.lengths[place] / self._mean)
 
-    def number(self, first: int, last: int) -> int:
-        """Return how many messages are in a range, those left out not counted."""
+    def count_in_range(self, first: int, last: int) -> int:
+        """Return the number of messages in a range, without excluded ones."""
         start, end = bisect_left(self.seqs, first), bisect_right(self.seqs, last)
         return max(0, end - start) - sum(start <= place < end for place in self.left_out)
 
-    def counts(self, terms: dict[str, str]) -> dict[int, int]:
-        """Return how often each message has a word, whose term `terms` has by language; those left out have none."""
+    def term_frequencies(self, terms: dict[str, str]) -> dict[int, int]:
+        """Return how often a word occurs in each message. `terms` has the word's term by language."""
         counts: dict[int, int] = {}
         for start, segment in zip(self.starts, self.segments, strict=True):
             term = terms.get(segment.language)
@@ -100,21 +103,20 @@ class _Searched:
             del counts[place]
         return counts
 
-    def having(self, terms: dict[str, str]) -> int:
-        """Return in how many messages a word is, as far as is known without reading them."""
+    def document_frequency(self, terms: dict[str, str]) -> int:
+        """Return the number of messages with a word, excluded messages included."""
         return sum(
             len(segment.postings.get(term, b"")) // 2
             for segment in self.segments
             if (term := terms.get(segment.language)) is not None
         )
 
-    def around(self, place: int) -> tuple[int, int]:
-        """Return the first place and the end of the conversation that a place is in."""
+    def conversation_bounds(self, place: int) -> tuple[int, int]:
+        """Return the first place and the end of the conversation that contains a place."""
         at = bisect_right(self.edges, place)
         return self.edges[at - 1], self.edges[at]
 
-    def within(self, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
-        """Return the seqs that are in any of the ranges."""
+    def seqs_in(self, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         return frozenset(
             seq
             for first, last in ranges
@@ -122,11 +124,11 @@ class _Searched:
         )
 
     def rarity(self, having: int) -> float:
-        """Return how much a word tells that so many messages have."""
+        """Return the inverse document frequency of a word that occurs in `having` messages."""
         return math.log(1 + (len(self.seqs) - having + 0.5) / (having + 0.5))
 
-    def addressed(self, counts: dict[int, int]) -> str | None:
-        """Return the side that a name is of: the other one uses it, again and again."""
+    def addressed_role(self, counts: dict[int, int]) -> str | None:
+        """Return the role that a name refers to: the other side uses the name repeatedly."""
         sides = Counter(self.roles[place] for place in counts)
         user, assistant = sides["u"], sides["a"]
         if user + assistant < _NAME_MENTIONS:
@@ -145,15 +147,14 @@ def rank(
     last: int = 2**63,
     in_time: Sequence[tuple[int, int]] = (),
 ) -> Ranking:
-    """Return the messages that `query` is about, those with seqs in `without` and outside `first..last` left out.
+    """Return the messages that match `query`, without seqs in `without` and outside `first..last`.
 
-    Seqs are those of one conversation, or the numbers of messages in several: the segments say. `in_time` are ranges of
-    them from the times that the query names: what is said of these comes first, and where no word of the query is found
-    anywhere, their messages are what was asked for.
+    Seqs are those of one conversation, or message numbers across several. `in_time` are ranges of seqs from times that
+    the query names. Their messages rank higher. If no word of the query is found, they are the result.
     """
-    searched = _Searched(segments, without)
-    scores, weights = _scored(searched, query)
-    timely = searched.within(in_time)
+    searched = _SearchIndex(segments, without)
+    scores, weights = _score_places(searched, query)
+    timely = searched.seqs_in(in_time)
     if in_time and not scores:
         scores = {place: 1.0 for place, seq in enumerate(searched.seqs) if seq in timely}
     hits = [
@@ -162,21 +163,21 @@ def rank(
         if first <= (seq := searched.seqs[place]) <= last and place not in searched.left_out
     ]
     hits.sort(key=lambda hit: (-hit.score, -hit.seq))
-    return Ranking(hits, searched.number(first, last), weights)
+    return Ranking(hits, searched.count_in_range(first, last), weights)
 
 
-def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str, dict[str, float]]]:
-    """Return the score of each place that a query is about, and the weights of its terms by language."""
+def _score_places(searched: _SearchIndex, query: str) -> tuple[dict[int, float], dict[str, dict[str, float]]]:
+    """Return the score of each matching place, and the weights of the query's terms by language."""
     languages = {segment.language for segment in searched.segments}
     weights: dict[str, dict[str, float]] = {language: {} for language in languages}
     scores: dict[int, float] = {}
     named: list[tuple[str, float, dict[int, float]]] = []
-    spelled_as_names = names(query)
-    for word, terms in _weighed(searched, query, languages):
-        if not (counts := searched.counts(terms)):
+    spelled_as_names = capitalized_words(query)
+    for word, terms in _select_query_words(searched, query, languages):
+        if not (counts := searched.term_frequencies(terms)):
             continue
         rarity = searched.rarity(len(counts))
-        side = searched.addressed(counts) if word in spelled_as_names else None
+        side = searched.addressed_role(counts) if word in spelled_as_names else None
         if side is not None:
             rarity *= _NAME_WEIGHT
         for language, term in terms.items():
@@ -193,12 +194,14 @@ def _scored(searched: _Searched, query: str) -> tuple[dict[int, float], dict[str
     return scores, weights
 
 
-def _weighed(searched: _Searched, query: str, languages: Collection[str]) -> list[tuple[str, dict[str, str]]]:
-    """Return the words of a query that are weighed, the rarest first, with their terms by language."""
+def _select_query_words(
+    searched: _SearchIndex, query: str, languages: Collection[str]
+) -> list[tuple[str, dict[str, str]]]:
+    """Return the query words to score, the rarest first, with their terms by language."""
     weighed_words = []
-    for word in _asked(query, searched.segments):
+    for word in _content_words(query, searched.segments):
         terms = {language: own[-1] for language in languages if (own := token_terms(word, language))}
-        if having := searched.having(terms):
+        if having := searched.document_frequency(terms):
             weighed_words.append((having, word, terms))
     weighed_words.sort(key=lambda each: each[0])
     places = 0
@@ -211,24 +214,25 @@ def _weighed(searched: _Searched, query: str, languages: Collection[str]) -> lis
     return weighed
 
 
-def _asked(query: str, segments: Sequence[Segment]) -> list[str]:
-    """Return the words that a query is about: all but function words, all where it has nothing else."""
+def _content_words(query: str, segments: Sequence[Segment]) -> list[str]:
+    """Return the query's words without function words, or all of them if it has no others."""
     language = language_of(query)
     if language == NEUTRAL:
         ((language, _),) = Counter(segment.language for segment in segments).most_common(1) or ((NEUTRAL, 0),)
     stop = STOP_WORDS.get(language, frozenset())
-    every = words(query)[:MOST_WORDS]
+    every = query_words(query)[:MOST_WORDS]
     return [word for word in every if word not in stop] or every
 
 
-def _word_scores(searched: _Searched, counts: dict[int, int], rarity: float) -> dict[int, float]:
-    """Return what one word counts for each message that has it or is next to one."""
+def _word_scores(searched: _SearchIndex, counts: dict[int, int], rarity: float) -> dict[int, float]:
+    """Return the score that one word adds to each message that contains it or is near one."""
     own = {
-        place: rarity * count * (_SATURATION + 1) / (count + searched.norm(place)) for place, count in counts.items()
+        place: rarity * count * (_SATURATION + 1) / (count + searched.length_norm(place))
+        for place, count in counts.items()
     }
     scores = dict(own)
     for place, score in own.items():
-        start, end = searched.around(place)
+        start, end = searched.conversation_bounds(place)
         for distance, share in enumerate(_SPREAD, 1):
             spread = score * share
             for neighbour in (place - distance, place + distance):

@@ -1,6 +1,6 @@
-"""References: how a place in a conversation is named, `m12`, `m12.1` (a block), `m12-m18` (a range).
+"""References to places in a conversation: `m12`, `m12.1` (a block), `m12-m18` (a range), `c12.0` (a context block).
 
-A context block, which is apart from the messages, is named by the message that it came with: `c12.0` is the first.
+A context block is named by the message that it came with and its position, from 0.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from typing import Final, NamedTuple
 
 MOST_MESSAGES: Final = 1_000
-"""Messages of a range."""
+"""Largest range, in messages."""
 _REFERENCE: Final = re.compile(
     r"\[?(?:m(?P<first>\d{1,9})(?:\.(?P<block>\d{1,6})|\s?[-\u2013]\s?m?(?P<last>\d{1,9}))?"
     r"|c(?P<seq>\d{1,9})\.(?P<position>\d{1,6}))\]?",
@@ -18,11 +18,11 @@ _REFERENCE: Final = re.compile(
 
 
 class BadReferenceError(ValueError):
-    """No reference, or one to more than may be had at a time."""
+    """The reference is invalid, or its range is too large."""
 
 
 class Reference(NamedTuple):
-    """The messages `first..last` (seqs, inclusive), the block `block` of one, or a context block that came with it."""
+    """The messages `first..last` (seqs, inclusive), one block of a message, or one context block."""
 
     first: int
     last: int
@@ -31,17 +31,17 @@ class Reference(NamedTuple):
 
     @property
     def is_range(self) -> bool:
-        """Tell whether it names more than one message."""
+        """Return whether the reference names more than one message."""
         return self.last > self.first
 
 
-def is_written_like_one(text: str) -> bool:
-    """Tell whether a text is written as a reference is, be it to something or not."""
+def looks_like_reference(text: str) -> bool:
+    """Return whether `text` has the syntax of a reference."""
     return _REFERENCE.fullmatch(text.strip()) is not None
 
 
 def parse(text: str) -> Reference:
-    """Return the reference that `text` is; raise BadReferenceError with what is wrong with it."""
+    """Return the reference in `text`. Raise BadReferenceError with the reason if it is invalid."""
     if (match := _REFERENCE.fullmatch(text.strip())) is None:
         raise BadReferenceError("Expected a reference: m12, m12.1 (a block of it), m12-m18 or c12.0 (a context block).")
     if match["seq"]:
@@ -56,10 +56,10 @@ def parse(text: str) -> Reference:
     return Reference(first, last, int(block) if block else None)
 
 
-def conversation_and_place(text: str) -> tuple[str, str]:
-    """Return the conversation and the place in it that a reference in a user's conversations names.
+def split_conversation(text: str) -> tuple[str, str]:
+    """Split a reference across a user's conversations into the conversation and the place in it.
 
-    Raises BadReferenceError where it names no conversation.
+    Raises BadReferenceError if it names no conversation.
     """
     conversation, colon, place = text.strip().strip("[]").partition(":")
     if not colon:
@@ -69,8 +69,8 @@ def conversation_and_place(text: str) -> tuple[str, str]:
     return conversation, place
 
 
-def of_conversation(conversation: str, reference: str) -> str:
-    """Return how a place is named among the conversations of a user."""
+def user_reference(conversation: str, reference: str) -> str:
+    """Return the reference of a place across a user's conversations."""
     return f"{conversation}:{reference}"
 
 
@@ -80,7 +80,7 @@ def message(seq: int) -> str:
 
 
 def of_range(first: int, last: int) -> str:
-    """Return the reference of the messages from one to another, both included."""
+    """Return the reference of the messages `first..last`, inclusive."""
     return message(first) if first == last else f"{message(first)}-{message(last)}"
 
 
@@ -90,10 +90,10 @@ def block(seq: int, index: int) -> str:
 
 
 def context_block(seq: int, position: int) -> str:
-    """Return the reference of the context block at a position of those that came with a message."""
+    """Return the reference of the context block at `position` that came with message `seq`."""
     return f"c{seq}.{position}"
 
 
 def span(first: int, last: int) -> str:
-    """Return the reference of a range of messages, of one where it is but one."""
+    """Return the reference of a range of messages, or of a single message."""
     return message(first) if first == last else f"m{first}-m{last}"

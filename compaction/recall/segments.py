@@ -1,4 +1,4 @@
-"""Segments: stretches of a conversation with their terms, as a search reads them."""
+"""Segments: consecutive messages of a conversation with their terms, as search reads them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MOST_MESSAGES: Final = 128
-"""Messages of a segment; places and counts are one byte each."""
+"""Messages of a segment. Places and counts take one byte each."""
 MOST_CHARS: Final = 200_000
-"""Characters of a segment's text, unless one message alone has more."""
+"""Characters of a segment's text. A single longer message is a segment of its own."""
 WORTH_MESSAGES: Final = 32
-"""Messages from which on a search stores what it had to make: the next one would make it again, which takes longer."""
+"""Messages from which a search stores a segment that it built, because building it again takes longer."""
 WORTH_TERMS: Final = 2_500
-"""Terms from which on a segment is stored that has fewer messages, by a search or by a worker."""
+"""Terms from which a segment with fewer messages is stored."""
 WORTH_CHARS: Final = 32_000
-"""Characters of prose that have about as many."""
+"""Characters of prose with about WORTH_TERMS terms."""
 _MOST_COUNT: Final = 255
 
 
 class Searchable(NamedTuple):
-    """A message's text, all parts of it that may be found."""
+    """The searchable text of a message."""
 
     seq: int
     role: str
@@ -41,27 +41,27 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     roles: str
     """`u` or `a` for each message."""
     lengths: list[int]
-    """Terms of each message."""
+    """Number of terms in each message."""
     postings: dict[str, bytes]
-    """For each term, place and count of every message that has it."""
+    """For each term, the place and the count of every message that contains it."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Segment).decode
 
 
-def encoded(segment: Segment) -> bytes:
-    """Return a segment as it is stored."""
+def encode_segment(segment: Segment) -> bytes:
+    """Encode a segment for storage."""
     return _encode(segment)
 
 
-def decoded(stored: bytes) -> Segment:
-    """Return a stored segment."""
+def decode_segment(stored: bytes) -> Segment:
+    """Decode a stored segment."""
     return _decode(stored)
 
 
-def segments(messages: Iterable[Searchable]) -> Iterator[Segment]:
-    """Yield the segments of messages that are in the conversation's order; those without text are in none."""
+def build_segments(messages: Iterable[Searchable]) -> Iterator[Segment]:
+    """Yield the segments of `messages`, which are in the conversation's order. Messages without text are skipped."""
     waiting: list[Searchable] = []
     characters = 0
     for message in messages:
@@ -94,11 +94,11 @@ def _segment(messages: list[Searchable]) -> Segment:
     )
 
 
-def closed(segments: Sequence[Segment], least: int = MOST_MESSAGES) -> Sequence[Segment]:
-    """Return those of segments in a row that are worth storing: all but a last one that is small in every respect.
+def segments_worth_storing(segments: Sequence[Segment], least: int = MOST_MESSAGES) -> Sequence[Segment]:
+    """Return `segments` without a small last one.
 
-    To a full one later messages add nothing; one of `least` messages, or of many terms, is stored because reading its
-    messages again costs more.
+    A full segment never changes. One with `least` messages or WORTH_TERMS terms is stored because building it again
+    costs more.
     """
     if not segments or len(segments[-1].seqs) >= least or sum(segments[-1].lengths) >= WORTH_TERMS:
         return segments

@@ -1,4 +1,4 @@
-"""Function words of languages: what a query is not about, and what tells a text's language."""
+"""Function words by language. Queries ignore them, and a text's language is recognized by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times: what a query says about when, as ranges of time."""
+"""Times that a query names, as ranges of time."""
 
 from __future__ import annotations
 
@@ -42,39 +42,41 @@ _COUNTS: Final = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "a few": 3}
 _UNIT_DAYS: Final = {"day": 1, "week": 7, "month": 30, "year": 365}
 
 MOST_RANGES: Final = 8
-"""Times of a query that are looked up, the first ones of each form: a question names one or two."""
+"""First times of a query that are looked up. A question names one or two."""
 Range = tuple[datetime, datetime]
-"""From a moment on, up to and without another."""
+"""Start (inclusive) and end (exclusive)."""
 
 
-def ranges(query: str, now: datetime) -> list[Range]:
+def time_ranges(query: str, now: datetime) -> list[Range]:
     """Return up to MOST_RANGES times that `query` names, in UTC.
 
     A date without a year is the latest one that has begun.
     """
     text, now = query.lower(), now.astimezone(UTC)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    ranges_named = [_plain(match["day"], today) for match in _PLAIN.finditer(text)]
-    ranges_named += [_relative(match["count"], match["unit"], today) for match in _RELATIVE.finditer(text)]
-    ranges_named += [_named(match["which"], match["unit"], today) for match in _NAMED.finditer(text)]
+    ranges_named = [_yesterday_or_today(match["day"], today) for match in _PLAIN.finditer(text)]
+    ranges_named += [_range_ago(match["count"], match["unit"], today) for match in _RELATIVE.finditer(text)]
+    ranges_named += [_calendar_range(match["which"], match["unit"], today) for match in _NAMED.finditer(text)]
     for match in _WEEKDAY.finditer(text):
         back = (today.weekday() - _DAYS.index(match["day"])) % 7 or 7
-        ranges_named.append(_days(today - timedelta(days=back), 1))
+        ranges_named.append(_day_range(today - timedelta(days=back), 1))
     for form in _DATES:
-        ranges_named += [date for match in form.finditer(text) if (date := _date(match.groupdict(), now)) is not None]
+        ranges_named += [
+            date for match in form.finditer(text) if (date := _date_range(match.groupdict(), now)) is not None
+        ]
     return list(dict.fromkeys(ranges_named))[:MOST_RANGES]
 
 
-def _days(start: datetime, count: int) -> Range:
+def _day_range(start: datetime, count: int) -> Range:
     return start, start + timedelta(days=count)
 
 
-def _plain(word: str, today: datetime) -> Range:
-    return _days(today - timedelta(days=1), 1) if word in {"yesterday", "last night"} else _days(today, 1)
+def _yesterday_or_today(word: str, today: datetime) -> Range:
+    return _day_range(today - timedelta(days=1), 1) if word in {"yesterday", "last night"} else _day_range(today, 1)
 
 
-def _relative(count: str, unit: str, today: datetime) -> Range:
-    """Return a time around the day that is so many units ago, as far from it as half a unit."""
+def _range_ago(count: str, unit: str, today: datetime) -> Range:
+    """Return the range around the day `count` units ago, half a unit on each side."""
     days = _UNIT_DAYS[unit]
     back = min((_COUNTS.get(count) or int(count)) * days, 365 * 50)
     around = timedelta(days=days // 2)
@@ -82,25 +84,25 @@ def _relative(count: str, unit: str, today: datetime) -> Range:
     return start - around, start + around + timedelta(days=1)
 
 
-def _named(which: str, unit: str, today: datetime) -> Range:
+def _calendar_range(which: str, unit: str, today: datetime) -> Range:
     if which == "past":
         return today - timedelta(days=_UNIT_DAYS[unit]), today + timedelta(days=1)
     if unit == "week":
         start = today - timedelta(days=today.weekday() + (7 if which == "last" else 0))
-        return _days(start, 7)
+        return _day_range(start, 7)
     if unit == "month":
         start = today.replace(day=1)
-        return _month((start - timedelta(days=1)).replace(day=1) if which == "last" else start)
+        return _month_range((start - timedelta(days=1)).replace(day=1) if which == "last" else start)
     start = today.replace(month=1, day=1, year=today.year - (which == "last"))
     return start, start.replace(year=start.year + 1)
 
 
-def _month(start: datetime) -> Range:
+def _month_range(start: datetime) -> Range:
     return start, (start + timedelta(days=32)).replace(day=1)
 
 
-def _date(given: dict[str, str | None], now: datetime) -> Range | None:
-    """Return the day, month or year that a date names, None for one that no calendar has."""
+def _date_range(given: dict[str, str | None], now: datetime) -> Range | None:
+    """Return the day, month or year of a date, or None if it does not exist."""
     number, name = given.get("number"), given.get("month")
     month = (
         int(number) if number else next((at for at, full in enumerate(_MONTHS, 1) if full[:3] == (name or "")[:3]), 0)
@@ -119,4 +121,4 @@ def _date(given: dict[str, str | None], now: datetime) -> Range | None:
             start = start.replace(year=year - 1)
         except ValueError:  # 29 February
             return None
-    return _days(start, 1) if day else _month(start)
+    return _day_range(start, 1) if day else _month_range(start)

@@ -1,4 +1,4 @@
-"""The tool by which a model recalls: its definition, and how its calls and results are recognized."""
+"""The recall tool: its definition, and how its calls and results are recognized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME: Final = "recall"
 MORE: Final = "recall_more"
 _ENDS: Final = (NAME, MORE)
 _NAMES: Final = re.compile(rf"(?:.*(?:__|\.|/))?(?:{NAME}|{MORE})\Z")
-"""Clients of MCP put the server's name before a tool's."""
+"""MCP clients prefix a tool's name with the server's."""
 _FIELDS: Final = frozenset({"query", "ref", "pattern", "offset", "from_seq", "through_seq", "max_tokens", "limit"})
 DESCRIPTION: Final = (
     "Gives back original messages of this conversation that are no longer in view. Use it before you say that you do"
@@ -33,18 +33,18 @@ SCHEMA: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 TAG: Final = "recalled"
-"""Element that recalled text is in."""
+"""Element around recalled text."""
 _OPENING: Final = f"<{TAG} "
 _REF_KEY: Final = '"ref"'
 _REF: Final = re.compile(r'"ref":\s?"((?:conv_\w+:)?(?:m\d+(?:-m\d+)?|c\d+\.\d+))"', re.ASCII)
 _HEAD: Final = re.compile(rf'<{TAG} refs="([\w\s:.-]*)"', re.ASCII)
 _CUT: Final = "[recalled before: "
 _MOST_NAMED: Final = 12
-"""References that the line in the place of a result names."""
+"""References in the line that replaces a result."""
 
 
 def definition(shape: Shape) -> dict[str, Any]:
-    """Return the tool's definition as an API of `shape` takes it."""
+    """Return the tool's definition for an API of `shape`."""
     if shape == "messages":
         return {"name": NAME, "description": DESCRIPTION, "input_schema": SCHEMA}
     function = {"name": NAME, "description": DESCRIPTION, "parameters": SCHEMA}
@@ -52,16 +52,16 @@ def definition(shape: Shape) -> dict[str, Any]:
 
 
 def is_call(block: Mapping[str, Any]) -> bool:
-    """Tell whether a block is a call of this tool; another of the same name has other fields."""
+    """Return whether a block calls this tool. A tool of the same name with other fields is another tool."""
     name, given = str(block.get("name")), block.get("input")
-    # Hardly any name ends so, and nearly every step asks this of all calls.
+    # Fast path: nearly every step checks all calls, and few names end so.
     if not name.endswith(_ENDS) or _NAMES.match(name) is None:
         return False
     return isinstance(given, dict) and _FIELDS.issuperset(given)
 
 
 def is_declared(tools: Any) -> bool:
-    """Return whether a request's `tools`, in any shape, have this tool; another of the same name has other fields."""
+    """Return whether a request's `tools`, in any shape, declare this tool with its own fields."""
     return isinstance(tools, list) and any(map(_is_definition, tools))
 
 
@@ -76,25 +76,25 @@ def _is_definition(tool: Any) -> bool:
     return is_named and isinstance(fields, dict) and bool(fields) and _FIELDS.issuperset(fields)
 
 
-def is_framed(text: str) -> bool:
-    """Tell whether a result is what recall gave back."""
+def is_recall_result(text: str) -> bool:
+    """Return whether a text is a result of recall."""
     return text.startswith(_OPENING)
 
 
-def named_in(text: str) -> list[str]:
-    """Return the references that a result has, framed or as the service answered it."""
+def references_in(text: str) -> list[str]:
+    """Return the references in a result, framed or as returned by the API."""
     if (head := _HEAD.match(text)) is not None:
         return head[1].split()
     return list(dict.fromkeys(_REF.findall(text))) if _REF_KEY in text else []
 
 
-def cut(text: str) -> str:
-    """Return the line that replaces a result: what it had recalled, so that it can be had again."""
-    refs = named_in(text)
+def cut_result(text: str) -> str:
+    """Return the line that replaces a result, with its references for another recall."""
+    refs = references_in(text)
     named = ", ".join(refs[:_MOST_NAMED]) + (", …" if len(refs) > _MOST_NAMED else "")
     return f"{_CUT}{named}]" if named else f"{_CUT}nothing]"
 
 
 def is_cut(text: str) -> bool:
-    """Tell whether a result is the line that replaces one."""
+    """Return whether a text is a line that replaces a result."""
     return text.startswith(_CUT)

@@ -1,4 +1,4 @@
-"""Words: a text as the terms that a search compares, in the text's own language."""
+"""Words: a text as the terms that search compares, in the text's language."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NEUTRAL: Final = ""
-"""The language of a text whose language is not known: its words are compared as they are, and none is left out."""
+"""The language of a text in an unknown language. Its words are neither stemmed nor left out."""
 LONGEST_TERM: Final = 64
-"""Characters of a term; longer ones (base64, minified code) are found by their beginning."""
+"""Longest term, in characters. Longer ones (base64, minified code) are found by their beginning."""
 
 _SAMPLE_CHARS: Final = 20_000
-"""Characters at the beginning of a text that tell its language."""
+"""Characters at the beginning of a text by which its language is recognized."""
 _LEAST_STOP_WORDS: Final = 2
 _LEAST_SHARE: Final = 0.08
-"""Share of function words in prose; in the languages here it is 0.3 to 0.5, in logs and code next to nothing."""
+"""Least share of function words in prose. It is 0.3 to 0.5 in these languages, and near 0 in logs and code."""
 _LETTER: Final = r"(?:[^\W_]|[\u0300-\u036f\u064b-\u065f\u0670\u0900-\u0963\u0966-\u0dff])"
-"""A letter or a digit, with the marks that write vowels; not the danda, which ends a sentence."""
+"""A letter or a digit, with vowel marks. The danda ends a sentence and is no letter."""
 UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"
-"""Scripts without spaces between words, and Korean, whose words carry their particles."""
+"""Scripts without spaces between words, and Korean, which attaches particles to words."""
 _TOKEN: Final = re.compile(rf"{_LETTER}+(?:[._/\\:@#'\u2019+-]+{_LETTER}+)*")
 _LETTERS: Final = re.compile(rf"{_LETTER}+")
 _HUMPS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -42,12 +42,12 @@ _LANGUAGES: Final = {
     word: tuple(language for language, stop in STOP_WORDS.items() if word in stop)
     for word in frozenset().union(*STOP_WORDS.values())
 }
-"""For each function word the languages that it is one of."""
+"""The languages of each function word."""
 _stemmers = threading.local()
 
 
 def language_of(text: str) -> str:
-    """Return the language of `text` by its function words, NEUTRAL where they do not tell."""
+    """Return the language of `text` by its function words, or NEUTRAL if they do not decide it."""
     words = Counter(_LETTERS.findall(text[:_SAMPLE_CHARS].lower()))
     counts = dict.fromkeys(STOP_WORDS, 0)
     for word, times in words.items():
@@ -67,25 +67,25 @@ def terms(text: str, language: str) -> list[str]:
 
 
 def tokens(text: str) -> list[str]:
-    """Return what is between spaces and punctuation, as it is spelled; thousands in numbers are joined."""
+    """Return the tokens of `text` as spelled. Digit groups of numbers are joined."""
     return _TOKEN.findall(_THOUSANDS.sub("", text))
 
 
 @lru_cache(maxsize=1 << 16)
 def token_terms(token: str, language: str) -> tuple[str, ...]:
-    """Return the terms of one token; none for a function word of the language."""
+    """Return the terms of one token, none for a function word of `language`."""
     if len(token) > LONGEST_TERM * LONGEST_TERM:
         return (token[:LONGEST_TERM].casefold(),)
     stop = STOP_WORDS.get(language, frozenset())
-    parts = [part for part in _parts(_POSSESSIVE.sub("", token)) if part not in stop]
-    stems = [_folded(_stem(part, language)) for part in parts]
+    parts = [part for part in _split_token(_POSSESSIVE.sub("", token)) if part not in stop]
+    stems = [_strip_accents(_stem(part, language)) for part in parts]
     if len(parts) > 1 and (_IDENTIFIER.search(token) or _HUMP.search(token)):
-        stems.append(_folded(token.casefold()))
+        stems.append(_strip_accents(token.casefold()))
     return tuple(term[:LONGEST_TERM] for term in stems)
 
 
-def _parts(token: str) -> Iterator[str]:
-    """Yield what a token is made of: words of an identifier, pairs of characters where words are not spaced."""
+def _split_token(token: str) -> Iterator[str]:
+    """Yield the words of an identifier, or pairs of characters in scripts without spaces."""
     for letters in _LETTERS.findall(token):
         if letters.isascii():
             humps = _HUMPS.findall(letters) if _HUMP.search(letters) else (letters,)
@@ -101,15 +101,15 @@ def _stem(word: str, language: str) -> str:
     if language == NEUTRAL or word.isdigit():
         return word
     by_language = _stemmers.__dict__
-    # A stemmer has a buffer of its own, so no two threads may share one.
+    # A stemmer has a buffer, so threads must not share one.
     if (stemmer := by_language.get(language)) is None:
         stemmer = by_language[language] = Stemmer.Stemmer(language, 0)
     stem: str = stemmer.stemWord(word)
     return stem
 
 
-def _folded(word: str) -> str:
-    """Return `word` without the accents of Latin, Greek and Cyrillic letters, which people leave out."""
+def _strip_accents(word: str) -> str:
+    """Return `word` without Latin, Greek and Cyrillic accents, which people omit."""
     if word.isascii():
         return word
     apart = unicodedata.normalize("NFD", word)
@@ -117,26 +117,26 @@ def _folded(word: str) -> str:
     return unicodedata.normalize("NFC", kept)
 
 
-def words(text: str) -> list[str]:
-    """Return the words of a query, each once, in order: parts of tokens, and whole identifiers, unstemmed."""
+def query_words(text: str) -> list[str]:
+    """Return the distinct words of a query in order: parts of tokens, and whole identifiers, unstemmed."""
     distinct: dict[str, None] = {}
     for token in tokens(text):
         plain = _POSSESSIVE.sub("", token)
-        parts = list(_parts(plain))
+        parts = list(_split_token(plain))
         distinct.update(dict.fromkeys(parts))
         if len(parts) > 1 and (_IDENTIFIER.search(plain) or _HUMP.search(plain)):
             distinct[plain.casefold()] = None
     return list(distinct)
 
 
-def names(text: str) -> frozenset[str]:
-    """Return the words of a query that are spelled as names are: one capital letter at the beginning."""
+def capitalized_words(text: str) -> frozenset[str]:
+    """Return the words of a query that are spelled like names, with one initial capital."""
     plain = (_POSSESSIVE.sub("", token) for token in tokens(text))
     return frozenset(token.casefold() for token in plain if token.istitle() and token.isalpha())
 
 
-def places(text: str, language: str, wanted: dict[str, float]) -> list[tuple[int, float]]:
-    """Return where the `wanted` terms (with their weights) are in `text`."""
+def term_places(text: str, language: str, wanted: dict[str, float]) -> list[tuple[int, float]]:
+    """Return the offsets of `wanted` terms in `text`, with their weights."""
     places_found = []
     for token in _TOKEN.finditer(text):
         weight = sum(wanted.get(term, 0.0) for term in set(token_terms(token[0], language)))

@@ -404,7 +404,7 @@ def _cut_request(message: ViewMessage, level: int, *, handles: Handles | None) -
 
 
 def _cut_texts(message: ViewMessage, level: int, handles: Handles | None) -> ViewMessage:
-    handle = NO_HANDLE if handles is None else handles.of_message(message)
+    handle = NO_HANDLE if handles is None else handles.message_handle(message)
     if isinstance(message.content, str):
         text = _cut_text(message.content, level, handle)
         return message if text is message.content else message.with_content(text)

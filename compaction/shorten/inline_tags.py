@@ -94,7 +94,7 @@ def cut_inline(view: Sequence[ViewMessage], tags: Collection[str], limit: int, h
     def shortened(message: ViewMessage) -> ViewMessage:
         if message.role != "assistant":
             return message
-        where = (NO_HANDLE if handles is None else handles.of_message(message)).where
+        where = (NO_HANDLE if handles is None else handles.message_handle(message)).where
         if not isinstance(message.content, str):
             return map_blocks(message, partial(cut, where))
         shorter = cut_inline_results(message.content, tags, limit, where=where)

@@ -175,7 +175,7 @@ def _clear(result: _Result, handles: Handles | None) -> dict[str, Any]:
     size = f"{result_text_chars(result.block) + hidden_characters(_joined(content)):,} characters"
     if others := sum(1 for part in blocks(content) if part.get("type") != "text"):
         size += f" and {others} other block{'s' if others > 1 else ''}"
-    about, where = NO_HANDLE if handles is None else handles.of(result.block)
+    about, where = NO_HANDLE if handles is None else handles.handle_of(result.block)
     if where:
         about = about or "result of an unknown tool, "
         return {**result.block, "content": _WITH_HANDLE.format(about=about, size=size, where=where)}

@@ -54,9 +54,9 @@ def recalled_line(block: dict[str, Any], calls: Container[str]) -> dict[str, Any
         return None
     text = text_of(block.get("content", ""))
     # Ids may repeat, so a result that names no reference belongs to another tool.
-    if not tool.is_framed(text) and not tool.named_in(text):
+    if not tool.is_recall_result(text) and not tool.references_in(text):
         return None
-    line = f"{tool.cut(text)} {MARKER}"
+    line = f"{tool.cut_result(text)} {MARKER}"
     return {**block, "content": line} if len(line) < len(text) else None
 
 

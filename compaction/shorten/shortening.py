@@ -69,7 +69,7 @@ def result_without_middle(
     texts = [text_of(part) for part in parts]
     last = max((index for index, text in enumerate(texts) if text), default=-1)
     bare = [text.removesuffix(ending) if index == last else text for index, text in enumerate(texts)]
-    shorter = without_middle(bare, head, tail, NO_HANDLE if handles is None else handles.of(block))
+    shorter = without_middle(bare, head, tail, NO_HANDLE if handles is None else handles.handle_of(block))
     if shorter is None:
         return None
     shorter[max(index for index, text in enumerate(shorter) if text)] += ending

@@ -14,7 +14,7 @@ from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
 from compaction.pins.pinned import IN_LEDGER, Pin, Pinned, masked_pins, pin, with_left_out, with_pins
-from compaction.recall.ranges import note
+from compaction.recall.ranges import missing_ranges_note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
 from compaction.steps.stored_view import StoredView
@@ -82,7 +82,9 @@ class Stage:
         # What it is in is not the tail's any more, whatever it says.
         covered = max([read_through, *(pin.seq for pin in pinned.framed)])
         spans = left_out(self.working, with_note(pinned.view, _SOME_NOTE), covered)
-        noted = with_left_out(pinned, note(spans, self.days, language), spans[-1].last if spans else WRITTEN)
+        noted = with_left_out(
+            pinned, missing_ranges_note(spans, self.days, language), spans[-1].last if spans else WRITTEN
+        )
         return noted if room is None or view_tokens(noted.view) - view_tokens(view) <= room else pinned
 
     def estimate(self, view: View) -> int:

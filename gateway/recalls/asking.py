@@ -13,7 +13,7 @@ from actions.errors import InvalidError
 from actions.input.checks import read
 from actions.recall import look_up, reference_of
 from actions.types.recall import RecallIn
-from compaction.recall.framing import framed, framed_with_past
+from compaction.recall.framing import frame_passages, frame_passages_with_past
 from compaction.recall.references import of_range
 from gateway.recalls.calls import AnsweredCall
 from gateway.recalls.lineage import past_of
@@ -76,7 +76,7 @@ async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
     share = msgspec.structs.replace(wanted, max_tokens=max(1, wanted.max_tokens // (1 + len(past))))
     own = await _own(caller, asker, msgspec.structs.replace(share, through_seq=max(0, asker.through_seq)))
     if not past:
-        return framed(own.packed) if own is not None else _IN_VIEW
+        return frame_passages(own.packed) if own is not None else _IN_VIEW
     earlier = []
     for conversation, through in past:
         before = await look_up(
@@ -84,7 +84,7 @@ async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
         )
         if before is not None:
             earlier.append((ids.external("conv", conversation), before.packed))
-    return framed_with_past(own.packed if own is not None else None, earlier)
+    return frame_passages_with_past(own.packed if own is not None else None, earlier)
 
 
 async def _own(caller: Caller, asker: Asker, wanted: RecallIn) -> Recalled | None:
@@ -112,10 +112,10 @@ async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
             problem = error
         else:
             if own is not None or not past:
-                return framed(own.packed) if own is not None else _IN_VIEW
+                return frame_passages(own.packed) if own is not None else _IN_VIEW
     for conversation, through in past:
         if reference.last <= through and (elsewhere is None or named == conversation):
             before = await look_up(caller, conversation, wanted, for_model=True)
             if before is not None:
-                return framed_with_past(None, [(ids.external("conv", conversation), before.packed)])
+                return frame_passages_with_past(None, [(ids.external("conv", conversation), before.packed)])
     raise problem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import Connection, case, exists, func, insert, literal, select, text, tuple_, update
 
-from compaction.recall.handles import of_context_block
+from compaction.recall.handles import context_block_note
 from compaction.text.outline import ContextBlock
 from runtime import ids
 from store.bytes_held import announce
@@ -154,7 +154,7 @@ def _named(current: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _handle(row: AnyRow) -> str:
-    return of_context_block(row.seq, row.position, row.tokens) if row.is_named else ""
+    return context_block_note(row.seq, row.position, row.tokens) if row.is_named else ""
 
 
 def _carried(row: AnyRow) -> ContextBlock:

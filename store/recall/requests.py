@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, insert, select, text
 
 from compaction.coverage import Coverage
-from compaction.recall.departures import Departure, Link, departures
+from compaction.recall.departures import Departure, Link, find_departures
 from runtime import ids
 from store.conversations import snapshots
 from store.operations.housekeeping import expire_rows
@@ -83,7 +83,7 @@ def left(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: C
         return {}
     chain = snapshots.chain(connection, tenant_id, conversation_id)
     links = [Link(row.version, row.step, msgspec.convert(row.coverage, Coverage)) for row in chain]
-    return departures(seqs, links)
+    return find_departures(seqs, links)
 
 
 def add(connection: Connection, who: Operator, asked: Question, given: Sequence[Given]) -> None:

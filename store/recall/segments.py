@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from compaction.recall.segments import encoded
+from compaction.recall.segments import encode_segment
 from store.tables import recall_segments
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def store(
                 "conversation_id": conversation_id,
                 "first_seq": through + 1,
                 "last_seq": segment.seqs[-1],
-                "terms": encoded(segment),
+                "terms": encode_segment(segment),
             }
         )
         through = segment.seqs[-1]

@@ -182,7 +182,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         pins.add(connection, calls.tenant_id, conversation, 0, "Look.", ids.new_id())
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
         usages.remember(connection, [usage(calls.tenant_id, conversation)])
-        terms = segments.segments([segments.Searchable(0, "user", "Look.")])
+        terms = segments.build_segments([segments.Searchable(0, "user", "Look.")])
         recall_segments.store(connection, calls.tenant_id, conversation, -1, list(terms))
         (run,) = runs.page(connection, calls.tenant_id, conversation_id=conversation, limit=1)
         lease = runs.Lease(

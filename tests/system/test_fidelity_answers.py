@@ -20,7 +20,7 @@ from bench.answers.originals import ONCE, Originals
 from bench.fidelity.model import VARIABLES
 from bench.fidelity.run import main
 from bench.reach.talks import Question, made_up
-from compaction.recall.tool import is_framed
+from compaction.recall.tool import is_recall_result
 from gateway.recalls.calls import RecallCall
 from tests.support.servers.loopback_answers import answers
 from tests.support.servers.loopback_model import LoopbackModel
@@ -198,13 +198,13 @@ def test_recall_gives_back_what_was_asked_once() -> None:
         first, second = originals.answers(
             [RecallCall("a", {"query": question.text}), RecallCall("b", {"query": question.text})]
         )
-        assert is_framed(first.text)
+        assert is_recall_result(first.text)
         assert any(f"[m{seq}.0," in first.text for seq in question.evidence)
         assert (second.text, second.is_error) == (ONCE, True)
     (whole,) = originals.answers([RecallCall("a", {"ref": "m3-m4"})])
     assert made.messages[3]["content"] in whole.text
     (found,) = originals.answers([RecallCall("a", {"pattern": r"\bcello|kiln\b"})])
-    assert is_framed(found.text)
+    assert is_recall_result(found.text)
     for asked in ({"ref": "m99999"}, {"ref": "nowhere"}, {"pattern": "("}):
         (refused,) = originals.answers([RecallCall("a", asked)])
         assert refused.is_error

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from compaction.recall.passages import quoted, segments_of
-from compaction.recall.segments import closed
+from compaction.recall.passages import quote_messages, segments_of
+from compaction.recall.segments import segments_worth_storing
 from runtime.log import fault
 from store.recall import originals, segments
 
@@ -44,9 +44,9 @@ def _portion(database: Database, tenant_id: UUID, conversation_id: UUID, read_th
         if place is None or place.covers_through <= after:
             return None
         rows, is_cut = originals.following(connection, tenant_id, conversation_id, after, place.covers_through)
-    made = segments_of(quoted(rows), after)
+    made = segments_of(quote_messages(rows), after)
     # What has as many bytes that there is no room for more is not to be read again, however few messages it is.
-    new = closed(made) or (made if is_cut else ())
+    new = segments_worth_storing(made) or (made if is_cut else ())
     if not new:
         return rows[-1].seq if is_cut else None
     with database.transaction(tenant_id) as connection:

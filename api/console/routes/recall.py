@@ -73,7 +73,7 @@ def _asked(words: str) -> RecallIn:
     if len(words) > len("//") and words[0] == words[-1] == "/":
         kind, text = "pattern", words[1:-1]
     else:
-        kind, text = "ref" if references.is_written_like_one(words) else "query", words
+        kind, text = "ref" if references.looks_like_reference(words) else "query", words
     asked = {kind: text, "max_tokens": MOST_TOKENS, "limit": MOST_PASSAGES}
     return read(msgspec.json.encode(asked), RecallIn)
 

@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.errors import InsufficientPrivilege, RestrictViolation
 from psycopg.rows import dict_row
 
-from compaction.recall.segments import Searchable, encoded, segments
+from compaction.recall.segments import Searchable, build_segments, encode_segment
 from runtime import ids
 from store.engine import owner_engine
 from store.tenants import api_keys
@@ -253,14 +253,14 @@ def converse(service: Service, word: str, user: str, client: httpx2.Client | Non
 def hold_more(service: Service, path: str, word: str) -> None:
     """Write what only a failing model, a provider of batches, or a much longer conversation would have written."""
     conversation = conversation_at(path)
-    (segment,) = segments([Searchable(0, "user", word)])
+    (segment,) = build_segments([Searchable(0, "user", word)])
     owner(
         service,
         "insert into recall_segments (tenant_id, conversation_id, first_seq, last_seq, terms)"
         " values (%s, %s, 0, 0, %s)",
         service.tenant_id,
         conversation,
-        encoded(segment),
+        encode_segment(segment),
     )
     owner(
         service,

@@ -128,7 +128,7 @@ def test_what_was_prepared_is_erased_and_does_not_come_back(service: Service) ->
     assert rows(service, path)
     assert service.client.delete(path).status_code == 200
     assert rows(service, path) == []
-    late = list(domain.segments([Searchable(0, "user", "violin")]))
+    late = list(domain.build_segments([Searchable(0, "user", "violin")]))
     engine = service_engine(service.settings, "test")
     with pytest.raises(DBAPIError), transaction(engine, service.tenant_id) as connection:
         segments.store(connection, service.tenant_id, conversation_at(path), -1, late)
@@ -138,7 +138,7 @@ def test_what_was_prepared_is_erased_and_does_not_come_back(service: Service) ->
 
 def test_two_that_prepare_at_once_store_it_once(service: Service) -> None:
     path = talk(service, 130)
-    items = list(domain.segments([Searchable(seq, "user", "violin") for seq in range(128)]))
+    items = list(domain.build_segments([Searchable(seq, "user", "violin") for seq in range(128)]))
     engine = service_engine(service.settings, "test")
     for _ in range(2):
         with transaction(engine, service.tenant_id) as connection:

@@ -136,8 +136,8 @@ def page(text: str) -> None:
 
 def recalled(text: str) -> None:
     row = passages.StoredText(0, "user", json.dumps(text), datetime(2031, 4, 2, tzinfo=UTC))
-    originals = passages.quoted([row])
-    framing.framed(passages.read(list(originals.values()), block=None, offset=0, max_tokens=20_000))
+    originals = passages.quote_messages([row])
+    framing.frame_passages(passages.read_range(list(originals.values()), block=None, offset=0, max_tokens=20_000))
 
 
 def answered(text: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.coverage import Fate, Span, extend, find_span
-from compaction.recall.departures import Departure, Link, departures
+from compaction.recall.departures import Departure, Link, find_departures
 
 if TYPE_CHECKING:
     from compaction.coverage import Coverage
@@ -25,7 +25,7 @@ def test_what_was_cut_and_summarized_later_left_when_it_was_cut() -> None:
         link(1, "tool_results", (0, 3, "kept", None), (4, 4, "truncated", "a"), (5, 6, "kept", None)),
         link(2, "summary", (0, 0, "kept", None), (1, 6, "summarized", "b"), (7, 9, "kept", None)),
     ]
-    assert departures([0, 3, 4, 8, 12], chain) == {
+    assert find_departures([0, 3, 4, 8, 12], chain) == {
         3: Departure("summary", "b", 2),
         4: Departure("tool_results", "a", 1),
     }
@@ -37,8 +37,8 @@ def test_what_a_restore_brought_back_left_the_last_time() -> None:
         link(2, "restore", (0, 1, "kept", None)),
         link(3, "trim", (0, 4, "dropped", "c")),
     ]
-    assert departures([1, 3], chain) == {1: Departure("trim", "c", 3), 3: Departure("trim", "c", 3)}
-    assert departures([1, 3], chain[:2]) == {}
+    assert find_departures([1, 3], chain) == {1: Departure("trim", "c", 3), 3: Departure("trim", "c", 3)}
+    assert find_departures([1, 3], chain[:2]) == {}
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.sampled_from(FATES[1:])), max_size=6))
@@ -48,7 +48,7 @@ def test_only_what_the_head_does_not_keep_has_left(steps: list[dict[int, Fate]])
     for version, fates in enumerate(steps, 1):
         coverage = extend(coverage, range(10) if version == 1 else (), fates, str(version))
         chain.append(Link(version, f"step {version}", coverage))
-    left = departures(range(12), chain)
+    left = find_departures(range(12), chain)
     gone = {seq for seq in range(12) if (span := find_span(coverage, seq)) and span.fate != "kept"}
     assert set(left) == gone
     for seq, departure in left.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.recall.framing import framed
+from compaction.recall.framing import frame_passages
 
 
 def shown(text: str) -> str:
@@ -17,7 +17,7 @@ def shown(text: str) -> str:
     part = SimpleNamespace(tool=None, kind="text")
     excerpt = SimpleNamespace(original=original, part=part, ref="m3.0", text=text, offset=0, characters=len(text))
     packed: Any = SimpleNamespace(passages=[SimpleNamespace(ref="m3", excerpts=[excerpt])], more=False)
-    return framed(packed)
+    return frame_passages(packed)
 
 
 @pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r", "\x0b", "\x85", "\u2028"])

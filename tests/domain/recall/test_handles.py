@@ -15,7 +15,7 @@ from compaction.messages import blocks
 from compaction.policy import Policy
 from compaction.recall import references
 from compaction.recall.parts import MEDIA
-from compaction.recall.passages import StoredText, quoted, read
+from compaction.recall.passages import StoredText, quote_messages, read_range
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.pruning import prune
 from compaction.steps.snapshot import Original, Snapshot, build
@@ -185,7 +185,7 @@ PRUNES: Final[dict[str, Any]] = {
 def original(rows: list[StoredText], ref: str) -> str:
     """Return all the text that recall gives back by a reference, but what describes media."""
     place = references.parse(ref)
-    packed = read([quoted(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
+    packed = read_range([quote_messages(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
     excerpts = (excerpt for passage in packed.passages for excerpt in passage.excerpts)
     return "".join(excerpt.text for excerpt in excerpts if excerpt.part.kind not in MEDIA)
 
@@ -271,7 +271,7 @@ def test_every_handle_gives_the_original_whose_cut_it_stands_in(life: Life) -> N
                 if block.get("type") != "tool_result" or (noted := HANDLE.match(texts(block))) is None:
                     continue
                 place = references.parse(noted["ref"])
-                packed = read([quoted(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
+                packed = read_range([quote_messages(rows)[place.first]], block=place.block, offset=0, max_tokens=10**6)
                 whole = "".join(excerpt.text for passage in packed.passages for excerpt in passage.excerpts)
                 text = noted["shown"].replace("\n", "")
                 assert whole.replace("\n", "").startswith(text), event

@@ -15,7 +15,7 @@ from compaction.pins.left_out import note_at, with_note, without_note
 from compaction.pins.pinned import Pin, message_text, only_frames, with_pins, without_pins
 from compaction.policy import Policy, merge
 from compaction.recall import references
-from compaction.recall.ranges import MOST_NAMED, note
+from compaction.recall.ranges import MOST_NAMED, missing_ranges_note
 from compaction.steps import steps
 from compaction.steps.ladder import Step
 from compaction.steps.overflow import shrink
@@ -75,14 +75,14 @@ def days(*seqs: int) -> dict[int, date]:
 def test_a_note_says_how_many_of_when_and_by_which_names(
     spans: list[tuple[int, int]], known: dict[int, date], text: str
 ) -> None:
-    assert note([Span(*span, "dropped") for span in spans], known) == text
+    assert missing_ranges_note([Span(*span, "dropped") for span in spans], known) == text
 
 
 @given(st.sets(st.integers(0, 60_000), max_size=60), st.integers(0, 40_000))
 def test_each_name_is_a_reference_and_together_they_are_what_is_gone(single: set[int], row: int) -> None:
     gone = sorted({*single, *range(100, 100 + row)})
     spans = gone_spans((), gone)
-    text = note(spans, {})
+    text = missing_ranges_note(spans, {})
     assert (NOTE.fullmatch(text) is not None) == bool(gone)
     assert note_at(text) == 0
     assert note_at(f"Hello.\n\n{text}") == (len("Hello.") if gone else len("Hello.\n\n"))

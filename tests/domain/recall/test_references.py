@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compaction.recall import references
 from compaction.recall.patterns import WINDOW_BYTES, BadPatternError, PatternSearch
 from compaction.recall.references import BadReferenceError, Reference
-from compaction.recall.times import MOST_RANGES, ranges
+from compaction.recall.times import MOST_RANGES, time_ranges
 
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)  # a Wednesday
 
@@ -85,28 +85,28 @@ def test_what_is_named_is_read_again(first: int, more: int, block: int) -> None:
     ],
 )
 def test_a_time_is_read(query: str, first: str, last: str) -> None:
-    days = {(start.date().isoformat(), end.date().isoformat()) for start, end in ranges(query, NOW)}
+    days = {(start.date().isoformat(), end.date().isoformat()) for start, end in time_ranges(query, NOW)}
     assert (first, last) in days
 
 
 @pytest.mark.parametrize("query", ["may I?", "the 45th", "2026-13-45", "31 April", "in a while", "m12"])
 def test_what_names_no_time_has_none(query: str) -> None:
-    assert ranges(query, NOW) == []
+    assert time_ranges(query, NOW) == []
 
 
 def test_only_so_many_times_are_looked_up() -> None:
-    assert len(ranges(" ".join(f"{days} days ago" for days in range(1, 999)), NOW)) == MOST_RANGES
-    assert len(ranges("today " * 1_000, NOW)) == 1
+    assert len(time_ranges(" ".join(f"{days} days ago" for days in range(1, 999)), NOW)) == MOST_RANGES
+    assert len(time_ranges("today " * 1_000, NOW)) == 1
 
 
 @given(st.text(max_size=80), st.datetimes(datetime(1, 1, 2), datetime(9000, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
 def test_any_text_is_read_for_times(text: str, now: datetime) -> None:
-    assert all(start < end for start, end in ranges(text, now))
+    assert all(start < end for start, end in time_ranges(text, now))
 
 
 @given(st.sampled_from(["1 day ago", "999 years ago", "last year", "this month", "29 february", "in 1900"]))
 def test_early_clocks_are_no_matter(query: str) -> None:
-    assert all(start < end for start, end in ranges(query, datetime(2001, 1, 1, tzinfo=UTC)))
+    assert all(start < end for start, end in time_ranges(query, datetime(2001, 1, 1, tzinfo=UTC)))
 
 
 @pytest.mark.parametrize(
@@ -119,47 +119,47 @@ def test_what_is_no_pattern_is_refused(pattern: str, capfd: pytest.CaptureFixtur
 
 
 def test_a_pattern_that_explodes_elsewhere_takes_linear_time() -> None:
-    assert PatternSearch(r"(a|aa)*(a*)*$z").places("a" * 100_000) == []
+    assert PatternSearch(r"(a|aa)*(a*)*$z").find_places("a" * 100_000) == []
 
 
 def test_a_search_ends_with_its_time_in_the_middle_of_a_text() -> None:
     looks = iter([False, False, False])
     text = ("x" * 999 + " plover ") * 40
     search = PatternSearch("plover", lambda: next(looks, True))
-    matches = search.places(text)
+    matches = search.find_places(text)
     assert 0 < len(matches) < text.count("plover")
     assert search.is_cut
-    assert search.places("plover") == ()
-    assert search.places(text) is matches
+    assert search.find_places("plover") == ()
+    assert search.find_places(text) is matches
     assert not PatternSearch("plover").is_cut
 
 
 @given(st.integers(0, 3 * WINDOW_BYTES), st.sampled_from(["", "é", "🦜"]), st.sampled_from(["plover", "ünd🦜"]))
 def test_what_stands_between_two_windows_is_found_once(before: int, filler: str, word: str) -> None:
     text = f"{filler or '.'}" * before + f" {word} " + "." * WINDOW_BYTES
-    assert PatternSearch(rf"(?i)\b{word}|{word}\s").places(text) == [(text.index(word), 1.0)]
-    assert PatternSearch(rf"^{word}").places(text) == []
-    assert PatternSearch(rf"{word}$").places(text) == []
+    assert PatternSearch(rf"(?i)\b{word}|{word}\s").find_places(text) == [(text.index(word), 1.0)]
+    assert PatternSearch(rf"^{word}").find_places(text) == []
+    assert PatternSearch(rf"{word}$").find_places(text) == []
 
 
 def test_a_single_byte_is_found_in_the_character_that_it_is_of() -> None:
-    places = PatternSearch(r"\C").places("aé\U0001f600b")
+    places = PatternSearch(r"\C").find_places("aé\U0001f600b")
     assert places == [(at, 1.0) for at in (0, 1, 1, 2, 2, 2, 2, 3)]
-    assert PatternSearch(r"\Cb").places("é" * WINDOW_BYTES + "b") == [(WINDOW_BYTES - 1, 1.0)]
+    assert PatternSearch(r"\Cb").find_places("é" * WINDOW_BYTES + "b") == [(WINDOW_BYTES - 1, 1.0)]
 
 
 def test_only_so_many_places_of_a_text_are_told() -> None:
-    matches = PatternSearch(r"\d").places("1" * WINDOW_BYTES)
+    matches = PatternSearch(r"\d").find_places("1" * WINDOW_BYTES)
     assert [at for at, _ in matches] == list(range(100))
 
 
 @given(st.text(max_size=60))
 def test_places_are_counted_in_characters(text: str) -> None:
     whole = f"{text} X-77/b ünd X-78/b"
-    starts = [at for at, _ in PatternSearch(r"X-\d\d/b").places(whole)]
+    starts = [at for at, _ in PatternSearch(r"X-\d\d/b").find_places(whole)]
     assert starts[-2:] == [whole.index("X-77/b", len(text)), whole.rindex("X-78/b")]
     assert all(one < other for one, other in pairwise(starts))
 
 
 def test_nothing_is_matched_by_what_matches_nothing() -> None:
-    assert PatternSearch("x*").places("abc") == []
+    assert PatternSearch("x*").find_places("abc") == []

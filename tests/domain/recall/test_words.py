@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.recall.stop_words import STOP_WORDS
-from compaction.recall.words import LONGEST_TERM, NEUTRAL, language_of, names, terms, words
+from compaction.recall.words import LONGEST_TERM, NEUTRAL, capitalized_words, language_of, query_words, terms
 
 SENTENCES = {
     "danish": (
@@ -80,12 +80,12 @@ def test_a_danda_is_no_part_of_the_word_before_it() -> None:
 
 def test_a_possessive_is_the_name() -> None:
     assert terms("Melanie's", "english") == terms("Melanie", "english")
-    assert names("When did Melanie's son meet NASA in a park?") == {"when", "melanie"}
+    assert capitalized_words("When did Melanie's son meet NASA in a park?") == {"when", "melanie"}
 
 
 @given(st.text(max_size=400), st.sampled_from([NEUTRAL, *STOP_WORDS]))
 def test_any_text_has_terms_of_bounded_length(text: str, language: str) -> None:
     stems = terms(text, language)
     assert all(0 < len(term) <= LONGEST_TERM for term in stems if term)
-    assert len(words(text)) == len(set(words(text)))
+    assert len(query_words(text)) == len(set(query_words(text)))
     assert terms(text, language) == stems

@@ -16,7 +16,7 @@ from compaction.payload.assembly import History, Layers, assemble, blocks_tokens
 from compaction.payload.block_summary import groups, is_shorter, merge_prompt, noted, part_chars, part_prompt, split
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
-from compaction.recall.handles import of_context_block
+from compaction.recall.handles import context_block_note
 from compaction.summary.frames import DATA
 from compaction.text.outline import MAX_READ, ContextBlock, read_share
 from compaction.tokens import content_tokens
@@ -55,7 +55,7 @@ def test_any_block_has_an_outline_that_may_be_carried_P16(
         assert (stored.source, stored.title, stored.text) == block[:3]
         assert stored.is_large == (len(block.text) > 1_000)
         assert stored.tokens == blocks_tokens([block])
-        handle = of_context_block(1, position, stored.tokens) if handles and stored.outline != block.text else ""
+        handle = context_block_note(1, position, stored.tokens) if handles and stored.outline != block.text else ""
         carried_block = block._replace(text=stored.outline, handle=handle, is_carried=True)
         # What is counted has room for any seq.
         assert (

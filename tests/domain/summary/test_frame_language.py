@@ -17,7 +17,7 @@ from compaction.pins.left_out import note_at
 from compaction.pins.pinned import Pin, framed_texts, render_pins, with_pins, without_pins
 from compaction.policy import Policy
 from compaction.quality.verdict import gather, judge
-from compaction.recall.ranges import note
+from compaction.recall.ranges import missing_ranges_note
 from compaction.steps import steps
 from compaction.steps.snapshot import Original, Snapshot, build, serialized
 from compaction.steps.stage import Stage
@@ -102,7 +102,7 @@ def test_frames_of_every_language_are_found_and_taken_off(language: str) -> None
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("count", [1, 1_200])
 def test_the_note_of_what_is_left_out_is_found(language: str, count: int) -> None:
-    noted = note([Span(3, 2 + count, "dropped", "run")], {}, language)
+    noted = missing_ranges_note([Span(3, 2 + count, "dropped", "run")], {}, language)
     assert "recall m3" in noted
     assert note_at(f"4711\n\n{noted}") == len("4711")
 
@@ -171,7 +171,7 @@ def test_a_context_has_no_english_word_of_compactions(language: str) -> None:
     media = f"\n{ENGLISH.media}\n- 1,200 older\n- PNG [m9.0]"
     text = framed(translated(MADE + media, language), "0123456789ab", language)
     pinned = render_pins(PINS, language, "0123456789ab")
-    noted = note([Span(at, at, "dropped", "run") for at in range(0, 90, 2)], {}, language)
+    noted = missing_ranges_note([Span(at, at, "dropped", "run") for at in range(0, 90, 2)], {}, language)
     assert words(f"{text}\n{pinned}\n{noted}") & foreign == set()
 
 
