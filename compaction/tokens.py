@@ -36,11 +36,38 @@ _DENSITY: Final = (
 """Weights of characters by script: four over the characters of a token, the mean of two public tokenizers."""
 _SCRIPTS: Final = tuple((weight, re.compile(pattern)) for weight, pattern in _DENSITY)
 _DIGITS: Final = b"0123456789"
+_CAPITALS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_LETTERS: Final = _CAPITALS + _CAPITALS.lower()
+_KINDS: Final = bytes(
+    ord("a")
+    if byte in _LETTERS or byte > ord("~")
+    else ord("0")
+    if byte in _DIGITS
+    else ord(" ")
+    if byte <= ord(" ")
+    else ord(".")
+    for byte in range(256)
+)
+"""For each byte whether it is a letter, a digit, a space or a sign."""
 _FEWEST_DIGITS: Final = 1 / 32
 """Share of digits below which a text is not searched for encoded runs: prose and code have less, base64 five times."""
+_FEWEST_COMMAS: Final = 1 / 10
+"""The same of commas; source maps have more and few digits, lists of words and code less."""
+_SAMPLED: Final = 61
+"""One byte of so many is looked at for commas."""
+_FEWEST_SAMPLES: Final = 16
+_MOST_WORD_LETTERS: Final = 2.5
+"""Letters of a word in dumps and paths, at the mean; more are words of a language, or code."""
+_PIECE_BYTES: Final = 4_096
+"""Bytes of a text whose tokens are bounded together: prose beside a dump does not thin it out."""
 _LEAST_RUN: Final = 20
 _RUN: Final = re.compile(rb"[A-Za-z0-9+/=_-]{20,}+|[0-9.,:;+\[\]-]{20,}+")
 """Runs that words do not make: identifiers, hashes, base64, rows of numbers."""
+_MAPPINGS: Final = re.compile(rb"(?:[A-Za-z0-9+/]{0,12}+[,;]){8,}+")
+"""Rows of short groups without a space, as the mappings of a source map are."""
+_LEAST_CAPITALS: Final = 1 / 3
+"""Share of capitals in these; names have one each."""
+_MAPPED: Final = 2.5
 _ENCODED: Final = (2.8, 1 / 16)
 _HEXADECIMAL: Final = (2.3, 1 / 4)
 _NUMBERS: Final = (1.9, 1 / 2)
@@ -59,12 +86,64 @@ def text_weight(text: str) -> int:
 
 
 def _encoded_weight(text: str) -> int:
-    """Return what base64, hexadecimal numbers, UUIDs and rows of numbers weigh beyond their characters."""
+    """Return what encoded data, dumps, paths of drawings, source maps and numbers weigh beyond their characters."""
     data = text.encode(errors="replace")
-    if _count_digits(data) < len(data) * _FEWEST_DIGITS:
+    has_digits = _count_digits(data) >= len(data) * _FEWEST_DIGITS
+    if not has_digits and not _has_many_commas(data):
         return 0
-    long_words = b" ".join(word for word in data.split() if len(word) >= _LEAST_RUN)
-    return sum(map(_run_weight, _RUN.findall(long_words)))
+    words = data.split()
+    long_words = b" ".join([word for word in words if len(word) >= _LEAST_RUN])
+    extra = 0
+
+    def weigh(run: re.Match[bytes]) -> bytes:
+        nonlocal extra
+        extra += _run_weight(run[0])
+        return b" "
+
+    def weigh_mappings(run: re.Match[bytes]) -> bytes:
+        nonlocal extra
+        weight = _mappings_weight(run[0])
+        extra += weight
+        return b" " if weight else run[0]
+
+    if b"," in long_words:
+        long_words = _MAPPINGS.sub(weigh_mappings, long_words)
+    rest = _RUN.sub(weigh, long_words)
+    if has_digits:
+        rest = b" ".join([*(word for word in words if len(word) < _LEAST_RUN), rest])
+        pieces = range(0, len(rest), _PIECE_BYTES)
+        extra += sum([_broken_weight(rest[start : start + _PIECE_BYTES]) for start in pieces])
+    return extra
+
+
+def _has_many_commas(data: bytes) -> bool:
+    """Return whether a text may have the mappings of a source map, by a sample of its bytes."""
+    sample = data[::_SAMPLED]
+    return len(sample) >= _FEWEST_SAMPLES and sample.count(b",") >= len(sample) * _FEWEST_COMMAS
+
+
+def _mappings_weight(run: bytes) -> int:
+    """Return what the mappings of a source map weigh beyond their characters; 0 for what only looks like some."""
+    letters = len(run) - len(run.translate(None, _LETTERS))
+    capitals = len(run) - len(run.translate(None, _CAPITALS))
+    return int(len(run) * (_MAPPED - 1)) if letters * _LEAST_CAPITALS <= capitals < letters else 0
+
+
+def _broken_weight(data: bytes) -> int:
+    """Return what a dump or the path of a drawing weighs beyond its characters; 0 for a text with words.
+
+    Letters, digits and signs alternate in them. Tokenizers split a text between these before anything else, and numbers
+    after three digits: there are at least as many tokens.
+    """
+    kinds = data.translate(_KINDS)
+    words = kinds.count(b" a") + kinds.count(b".a") + kinds.count(b"0a")
+    if kinds.count(b"a") > _MOST_WORD_LETTERS * words:
+        return 0
+    numbers = kinds.replace(b"000", b"3").replace(b"00", b"3")
+    least = (
+        words + numbers.count(b"3") + numbers.count(b"0") + kinds.count(b" 0") + kinds.count(b".0") + kinds.count(b". ")
+    )
+    return max(0, CHARS_PER_TOKEN * least - len(data))
 
 
 def _run_weight(run: bytes) -> int:

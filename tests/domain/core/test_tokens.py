@@ -122,6 +122,33 @@ def test_the_estimate_adds_up_and_grows_with_every_block(conversation: list[dict
 _RUN = hashlib.sha512(b"a seed").digest() * 40
 
 
+def hexdump(data: bytes, *, groups: int) -> str:
+    """Return a dump as xxd and hexdump print it, with groups of so many bytes."""
+    lines = []
+    for start in range(0, len(data), 16):
+        row = data[start : start + 16]
+        shown = " ".join(row[at : at + groups].hex() for at in range(0, len(row), groups))
+        lines.append(f"{start:08x}: {shown}  " + "".join(chr(each) if 32 <= each < 127 else "." for each in row))
+    return "\n".join(lines)
+
+
+def drawing(command: str, between: str) -> str:
+    """Return an inline SVG with a path of made-up points."""
+    points = [f"{at * 7919 % 5_003 / 10.1:.2f}{between}{at * 104_729 % 4_001 / 8.3:.2f}" for at in range(300)]
+    return f'<svg viewBox="0 0 500 500"><path d="M{command.join(points)}"/></svg>'
+
+
+def source_map() -> str:
+    """Return a source map whose mappings are groups of four or five digits in base64."""
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    groups = [
+        f"{digits[at * 7 % 32]}A{digits[at % 5 // 4 * 2]}{digits[at * 13 % 32]}" + "C" * (at % 3 == 0)
+        for at in range(2_000)
+    ]
+    lines = [",".join(groups[start : start + 16]) for start in range(0, len(groups), 16)]
+    return f'{{"version":3,"sources":["../src/a.ts"],"names":["foo"],"mappings":"{";".join(lines)}"}}'
+
+
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
@@ -131,6 +158,17 @@ _RUN = hashlib.sha512(b"a seed").digest() * 40
         pytest.param(_RUN.hex().upper(), 1.73, id="hexadecimal in capitals"),
         pytest.param("\n".join(str(UUID(bytes=_RUN[at : at + 16])) for at in range(0, 800, 16)), 1.56, id="UUIDs"),
         pytest.param(",".join(f"{at * 7919 % 100_003 / 97:.4f}" for at in range(300)), 1.8, id="rows of numbers"),
+        pytest.param(hexdump(_RUN, groups=2), 1.67, id="xxd"),
+        pytest.param(hexdump(_RUN, groups=1), 1.55, id="hexdump -C"),
+        pytest.param(hexdump(b"import os, sys  # all of it\n" * 60, groups=2), 1.8, id="xxd of text"),
+        pytest.param(":".join(f"{byte:02x}" for byte in _RUN), 1.35, id="bytes with colons"),
+        pytest.param(", ".join(f"0x{byte:02x}" for byte in _RUN), 1.18, id="bytes of an array"),
+        pytest.param(drawing(" L", ","), 2.07, id="a drawing's path"),
+        pytest.param(drawing("l", "-"), 1.7, id="a drawing's path, minified"),
+        pytest.param(
+            f"<p>{'Some words of a page. ' * 300}</p>" + drawing("l", " ") * 8, 1.9, id="a page with drawings"
+        ),
+        pytest.param(source_map(), 1.6, id="a source map"),
     ],
 )
 def test_encoded_text_counts_near_a_tokenizer(text: str, tokens: float) -> None:
@@ -146,6 +184,9 @@ def test_encoded_text_counts_near_a_tokenizer(text: str, tokens: float) -> None:
         "x" * 5_000,
         "2031-04-02 at 10:15, order 12345, 3 items, 99.50 in all. " * 20,
         "/usr/lib/python3/dist-packages/package/module/file.py " * 20,
+        "Alice,Bob,Carol,Dave,Erin,Frank,Grace,Heidi,Ivan,Judy,Mallory,Niaj,Olivia,Peggy,Rupert,Sybil,Trent\n" * 20,
+        "red,green,blue,black,white,yellow,orange,purple,brown,grey,pink,cyan,lime,navy,teal,olive,maroon\n" * 20,
+        "def add(a, b, c, d, e, f, g, h): return sum((a, b, c, d, e, f, g, h))\n" * 20,
     ],
 )
 def test_addresses_names_and_dates_are_not_taken_for_encoded_text(text: str) -> None:
