@@ -1,4 +1,4 @@
-# One image for every role: api, worker, sweeper and migrate are subcommands of the same program.
+# One image for every role: api, worker, beat and migrate are subcommands of the same program.
 # The embedded servers of the development set-up are left out.
 
 # A tag can be moved to another image, a digest cannot. `docker buildx imagetools inspect TAG` prints a newer one.

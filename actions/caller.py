@@ -54,7 +54,7 @@ class Caller(NamedTuple):
     ) -> R:
         """Run a query that may make a check of a conversation due, then wake the workers for it.
 
-        Without the wake-up the next turn would find a check due already and send none, so that only the sweeper would
+        Without the wake-up the next turn would find a check due already and send none, so that only the sweep would
         find it.
         """
         result = await self.services.run(self.tenant_id, query, self.tenant_id, conversation_id, *args, **kwargs)

@@ -14,7 +14,7 @@ from typing import Final
 
 QUIET_SECONDS: Final = 15.0
 """Seconds until what a start needs is done with."""
-_PARTS: Final = ("api", "gateway", "checks", "summaries", "sweeper", "serve")
+_PARTS: Final = ("api", "gateway", "checks", "summaries", "beat", "serve")
 
 
 def main() -> None:

@@ -186,11 +186,15 @@ def worker(
 
 
 @app.command(rich_help_panel=RUN)
-def sweeper(metrics_port: MetricsPort = None) -> None:
-    """Find lost wake-ups and stranded runs, again and again."""
-    from worker.sweeping.start import run_sweeper  # noqa: PLC0415
+def beat(metrics_port: MetricsPort = None) -> None:
+    """Run Celery beat, which sends the periodic tasks: the sweep, webhooks, usages and housekeeping."""
+    from worker.process.start import run_beat  # noqa: PLC0415
 
-    raise typer.Exit(run_sweeper(_scraped_at(metrics_port)))
+    _scraped_at(metrics_port)
+    raise typer.Exit(run_beat())
+
+
+app.command("sweeper", hidden=True, help="The old name of beat.")(beat)
 
 
 app.add_typer(installation_commands)
@@ -286,14 +290,15 @@ def tenants_limits(
 
 
 def _scraped_at(port: int | None) -> Settings:
-    """Return the settings, with another port for the metrics if one was given."""
-    settings = read_settings()
-    return settings if port is None else settings.model_copy(update={"metrics_port": port})
+    """Return the settings, with another port for the metrics if one was given. Celery's processes read them again."""
+    if port is not None:
+        os.environ["PALIMPSEST_METRICS_PORT"] = str(port)
+    return read_settings()
 
 
 @cache
 def command() -> Callable[..., object]:
-    """Return the command, made of the declarations above: what forks it has made it for all that it forks."""
+    """Return the command, made of the declarations above."""
     return typer.main.get_command(app)
 
 

@@ -49,8 +49,8 @@ Of one API process; with `--workers`, of all processes of one server together.
     "Gateway": """\
 Of one gateway process, beside those of the API that are about turns, runs, pools and wake-ups.
 """,
-    "Workers and sweeper": """\
-Of one worker, the processes of its pool included, or of one sweeper. Each counts what it does: a worker has no
+    "Workers and beat": """\
+Of one worker, the processes of its pool included, or of one beat. Each counts what it does: a worker has no
 sweeps. `palimpsest_runs_total` is the API's as well, for runs that requests end: add them up.
 """,
 }

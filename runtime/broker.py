@@ -7,9 +7,12 @@ repeating a message is harmless, hanging on the broker is not.
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Final
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
+from celery.schedules import schedule
 from kombu import Queue as TaskQueue
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -26,6 +29,14 @@ QUEUES: Final = tuple(Queue)
 CHECK_TASK: Final = "palimpsest.check"
 RUN_TASK: Final = "palimpsest.run"
 DELIVER_TASK: Final = "palimpsest.deliver"
+SWEEP_TASK: Final = "palimpsest.sweep"
+WEBHOOKS_TASK: Final = "palimpsest.webhooks"
+USAGES_TASK: Final = "palimpsest.usages"
+HOUSEKEEPING_TASK: Final = "palimpsest.housekeeping"
+PERIODIC_TASKS: Final = (SWEEP_TASK, WEBHOOKS_TASK, USAGES_TASK, HOUSEKEEPING_TASK)
+"""Tasks that beat sends, each once an interval."""
+EXPIRY_SECONDS: Final = 6 * 3_600
+"""Seconds after which a periodic task that no worker took is dropped; more than clocks of hosts differ by."""
 
 BATCH: Final = 100
 """Conversations that one check task carries: taking a message from the broker costs a worker as much as 40 checks."""
@@ -48,48 +59,68 @@ _DEPTH_SECONDS: Final = 2.0
 """Seconds that Redis may take to say how long a queue is."""
 
 
-def celery_app(settings: Settings, name: str) -> Celery:
-    """Return a Celery application that can send the product's tasks; a worker adds their bodies."""
+_started_at: Final = datetime.now(UTC) - timedelta(seconds=time.monotonic())
+
+
+def _steady_now() -> datetime:
+    """Return a time that passes evenly. Beat would send nothing for an hour if its clock was set back by one."""
+    return _started_at + timedelta(seconds=time.monotonic())
+
+
+def celery_settings(settings: Settings) -> dict[str, Any]:
+    """Return Celery's configuration, by the names of its documentation."""
     url = settings.broker_url.get_secret_value()
     sentinels = sentinels_of(url)
-    app = Celery(name, broker=sentinels.kombu_url() if sentinels else url, set_as_current=False)
-    app.conf.update(
-        task_queues=[TaskQueue(queue) for queue in QUEUES],
-        task_default_queue=CHECKS,
-        task_create_missing_queues=False,
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
-        task_ignore_result=True,
-        task_serializer="json",
-        accept_content=["json"],
-        task_publish_retry=False,
-        worker_prefetch_multiplier=1,
-        worker_hijack_root_logger=False,
-        worker_send_task_events=False,
-        worker_soft_shutdown_timeout=30,
-        worker_max_tasks_per_child=10_000,
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
-        broker_transport_options={
-            # Redis has no list of messages under way: what a dead worker had is found in Postgres, and kombu 5.7 ends
-            # a worker whose connection is lost while there is one.
-            "ack_emulation": False,
-            # Seconds that a sender goes on connecting; after that it is for the sweeper.
-            "connect_retries_timeout": 1,
-            "socket_timeout": 10,
-            "socket_connect_timeout": 2,
-            "socket_keepalive": True,
-            "socket_keepalive_options": KEEPALIVE,
-            "health_check_interval": 25,
-            "global_keyprefix": PREFIX,
-        },
-    )
+    transport: dict[str, Any] = {
+        # Redis has no list of messages under way: what a dead worker had is found in Postgres, and kombu 5.7 ends
+        # a worker whose connection is lost while there is one.
+        "ack_emulation": False,
+        # Seconds that a sender goes on connecting; after that it is for the sweep.
+        "connect_retries_timeout": 1,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 2,
+        "socket_keepalive": True,
+        "socket_keepalive_options": KEEPALIVE,
+        "health_check_interval": 25,
+        "global_keyprefix": PREFIX,
+    }
     if sentinels:
-        patience = {"socket_timeout": 2, "socket_connect_timeout": 2}
-        app.conf.broker_transport_options |= {
-            "master_name": sentinels.master_name,
-            "sentinel_kwargs": patience | sentinels.own,
-        }
+        timeouts = {"socket_timeout": 2, "socket_connect_timeout": 2}
+        transport |= {"master_name": sentinels.master_name, "sentinel_kwargs": timeouts | sentinels.own}
+    interval = schedule(settings.sweep_interval_seconds, nowfun=_steady_now)
+    every_sweep = {"schedule": interval, "options": {"expires": EXPIRY_SECONDS}}
+    time_limit = {"time_limit": settings.task_time_limit_seconds}
+    return {
+        "broker_url": sentinels.kombu_url() if sentinels else url,
+        "broker_transport_options": transport,
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "task_queues": [TaskQueue(queue) for queue in QUEUES],
+        "task_default_queue": CHECKS,
+        "task_create_missing_queues": False,
+        "task_routes": {RUN_TASK: {"queue": SUMMARIES}, DELIVER_TASK: {"queue": SUMMARIES}},
+        "task_annotations": dict.fromkeys((CHECK_TASK, *PERIODIC_TASKS), time_limit),
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "task_ignore_result": True,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "task_publish_retry": False,
+        "worker_prefetch_multiplier": 1,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "worker_hijack_root_logger": False,
+        "worker_soft_shutdown_timeout": 30,
+        "worker_max_tasks_per_child": 10_000,
+        # In memory: the schedule is all in the settings, and containers have no disk to write to.
+        "beat_scheduler": "celery.beat:Scheduler",
+        "beat_schedule": {name: {"task": name, **every_sweep} for name in PERIODIC_TASKS},
+    }
+
+
+def celery_app(settings: Settings, name: str) -> Celery:
+    """Return a Celery application that sends tasks; that of workers is `worker.celery.app`."""
+    app = Celery(name, set_as_current=False)
+    app.config_from_object(celery_settings(settings))
     return app
 
 

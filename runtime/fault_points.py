@@ -23,7 +23,6 @@ Point = Literal[
     "snapshot.written",
     "snapshot.committed",
     "run.ended",
-    "sweep.started",
 ]
 """A place in the product's flow, `noun.participle`: it was just done when the point is reached."""
 

@@ -193,8 +193,8 @@ class Settings(BaseSettings):
     """Bytes of a conversation's metadata as JSON."""
     wakeup_interval_seconds: float = Field(default=0.025, ge=0)
     """Seconds a wake-up batch is collected before one task carries it; three times as many while many come."""
-    lease_seconds: float = Field(default=45.0, gt=0)
-    """Seconds a worker owns a run without a heartbeat."""
+    lease_seconds: float = Field(default=12.0, gt=0)
+    """Seconds a worker owns a run; it renews its lease every third of them, also while a model is asked."""
     max_attempts: int = Field(default=5, ge=1)
     """Times a run is claimed before it is dead."""
     sweep_interval_seconds: float = Field(default=5.0, gt=0)
@@ -230,15 +230,12 @@ class Settings(BaseSettings):
     """What becomes of requests while Redis cannot count them: `open` answers them, `closed` refuses them with 503."""
 
     heartbeat_seconds: float = Field(default=2.0, gt=0)
-    """Seconds between two heartbeats of a worker or sweeper; whoever misses three counts as gone, and its
-    runs go to others."""
-    task_stuck_seconds: float = Field(default=300.0, gt=0)
-    """Seconds without progress after which a task is stuck, and the process that has it is replaced."""
-    queue_stuck_seconds: float = Field(default=120.0, gt=0)
-    """Seconds in which a worker that has room takes nothing from a queue where messages wait, until it is replaced."""
+    """Seconds between two heartbeats of a worker or beat; a process that misses three is shown as gone."""
+    task_time_limit_seconds: float = Field(default=300.0, gt=0)
+    """Seconds after which a process of the checks pool that is still at one task is replaced."""
 
     housekeeping_interval_seconds: float = Field(default=60.0, gt=0)
-    """Seconds between two rounds in which the sweeper removes what its time is over for."""
+    """Seconds between two rounds in which the sweep removes what its time is over for."""
     idempotency_key_hours: float = Field(default=24.0, gt=0)
     """Hours for which a turn sent again with the same Idempotency-Key is recognized."""
     webhook_delivery_retention_days: float = Field(default=30.0, ge=0)
@@ -248,7 +245,7 @@ class Settings(BaseSettings):
     snapshot_retention_days: float = Field(default=0.0, ge=0)
     """Days for which snapshots that an edit or a restore took off the way to the head are kept. 0 = for good."""
     retention_archive_dir: Path | None = None
-    """Folder in which the sweeper writes each conversation before `message_retention_days` erases it, as
+    """Folder in which the sweep writes each conversation before `message_retention_days` erases it, as
     `palimpsest export` does: `TENANT/CONVERSATION.jsonl`. Not set: nothing is kept."""
     recall_audit_ratio: float = Field(default=1.0, ge=0, le=1)
     """Share of recalls that are written down with what was asked: 1 = every one, 0 = none. All are counted, and what
@@ -275,7 +272,7 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = None
     """If set, `/metrics` is answered only to `Authorization: Bearer` with it. Not set: to everybody."""
     metrics_host: str = "127.0.0.1"
-    """Address at which a worker or a sweeper answers `GET /metrics`, where it has a port for that."""
+    """Address at which a worker or beat answers `GET /metrics`, where it has a port for that."""
     metrics_port: int = Field(default=0, ge=0, le=LAST_PORT)
     """Its port: one for each process on a host, as `--metrics-port` or by this. 0 = it answers nobody. The API has its
     `/metrics` beside its routes."""

@@ -18,7 +18,6 @@ from sqlalchemy import (
     ColumnElement,
     Computed,
     Date,
-    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -774,8 +773,5 @@ processes = Table(
     Column("oldest_task_at", TIME),
     Column("started_at", TIME, nullable=False, server_default=NOW),
     Column("seen_at", TIME, nullable=False, server_default=NOW),
-    Column("place", Text),
-    Column("pid_started", BigInteger),
-    Column("beat_seconds", Double),
-    CheckConstraint("kind in ('worker', 'sweeper', 'api', 'gateway')", name="kind"),
+    CheckConstraint("kind in ('worker', 'beat', 'api', 'gateway')", name="kind"),
 )

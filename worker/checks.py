@@ -37,7 +37,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 POLICIES: Final = 4_096
 """Policies in force that are remembered by their texts: parsing one costs more than all else that a check decides."""
 PASSES: Final = 10
-"""Times a batch is read again for conversations that were appended to meanwhile; the sweeper has the rest."""
+"""Times a batch is read again for conversations that were appended to meanwhile; the sweep has the rest."""
 OF_ONE: Final = ("22", "55P03")
 """Beginnings of SQLSTATEs that are one conversation's fault: somebody has it locked, or it cannot be counted."""
 
@@ -225,7 +225,7 @@ class Checker:
 
 
 def _leave(conversation_id: UUID, error: DBAPIError) -> None:
-    """Leave a conversation to the sweeper, as its check stays due; raise what is not its own fault."""
+    """Leave a conversation to the sweep, as its check stays due; raise what is not its own fault."""
     _raise_unless_of_one(error)
     log.warning("check.left", conversation_id=str(conversation_id), error=fault(error))
 

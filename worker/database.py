@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from runtime.settings import Settings
-    from worker.process.progress import Progress
 
 T = TypeVar("T")
 
@@ -35,37 +34,26 @@ PASSING: Final = (OperationalError, InterfaceError, PoolTimeoutError)
 
 
 class Database:
-    """Opens the transactions of tasks and sweeps: the one place of the worker where they begin and end.
+    """Opens the transactions of tasks and sweeps: the one place of the worker where they begin and end."""
 
-    A transaction that ends counts as the task's progress.
-    """
-
-    def __init__(
-        self, settings: Settings, name: str, progress: Progress | None = None, *, lock_timeout: str | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, name: str, *, lock_timeout: str | None = None) -> None:
         # It connects when it is first used: in a pool of processes by each of them, never before the fork.
         self.engine = service_engine(settings, name)
-        self._progress = progress
         self._lock_timeout = lock_timeout
 
     @contextmanager
-    def transaction(
-        self, tenant_id: UUID | None, *, one_moment: bool = False, is_progress: bool = True
-    ) -> Iterator[Connection]:
+    def transaction(self, tenant_id: UUID | None, *, one_moment: bool = False) -> Iterator[Connection]:
         """Open a transaction on behalf of a tenant; see `store.engine.bounded_transaction`."""
         with bounded_transaction(
             self.engine, tenant_id, one_moment=one_moment, lock_timeout=self._lock_timeout
         ) as connection:
             yield connection
-        if is_progress:
-            self.mark()
 
     @contextmanager
     def statements(self) -> Iterator[Connection]:
         """Open a connection whose every statement is a transaction of its own, for no tenant."""
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             yield connection
-        self.mark()
 
     def insist(self, tenant_id: UUID | None, write: Callable[[Connection], T]) -> T:
         """Return what `write` returns in a transaction of its own, tried again while the database is at fault.
@@ -86,11 +74,6 @@ class Database:
             # At different times: workers that met in a deadlock would meet again.
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    def mark(self) -> None:
-        """Note that the task of this thread got on."""
-        if self._progress is not None:
-            self._progress.mark()
 
     def close(self) -> None:
         """Close every connection."""

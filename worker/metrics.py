@@ -1,4 +1,4 @@
-"""What a worker or a sweeper counts for Prometheus. No label names a tenant, a conversation or what anybody wrote.
+"""What a worker or beat counts for Prometheus. No label names a tenant, a conversation or what anybody wrote.
 
 One set a process, as there is one log. The processes of a prefork pool tell theirs to the one that started them, which
 is the one that is scraped (`worker.process.exposition`): so counts outlive the pool's processes, and no disk
@@ -61,7 +61,7 @@ class WorkerMetrics:
         self._counter("checks", "Conversations checked, by what the check came to.", "outcome")
         self._counter(
             "runs",
-            "Runs that workers and sweepers ended, by how they ended and why; those that requests end are the API's.",
+            "Runs that workers and beat ended, by how they ended and why; those that requests end are the API's.",
             "state",
             "reason",
         )

@@ -49,9 +49,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to beat, as the process that calls this: servers with several processes make theirs after the fork."""
-        self._process = Process(
-            ids.new_id(), self._kind, socket.gethostname(), os.getpid(), [], VERSION, 0, beat_seconds=self._seconds
-        )
+        self._process = Process(ids.new_id(), self._kind, socket.gethostname(), os.getpid(), [], VERSION, 0)
         self._task = asyncio.create_task(self._beat_on())
 
     async def stop(self) -> None:

@@ -63,7 +63,7 @@ class Wakeups:
     """Collects ids for some tens of milliseconds and sends them as one task, off the request path.
 
     A batch that is lost, with the process or with the broker, loses nothing: the check is due in Postgres, the run is
-    queued there, and the sweeper finds them.
+    queued there, and the sweep finds them.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -104,7 +104,7 @@ class Wakeups:
         return self._watch.reachable
 
     def add(self, conversation_id: UUID, tenant_id: UUID) -> Literal["queued", "deferred"]:
-        """Put a conversation into the next batch, or leave it to the sweeper while the broker is away.
+        """Put a conversation into the next batch, or leave it to the sweep while the broker is away.
 
         What a tenant has beyond its share of a second waits behind everybody else's.
         """
@@ -126,7 +126,7 @@ class Wakeups:
         return await self._watch.depths() if self._watch.reachable else None
 
     def add_run(self, tenant_id: UUID, run_id: UUID, queue: Queue = SUMMARIES) -> None:
-        """Put a queued run into the next batch, or leave it to the sweeper while the broker is away."""
+        """Put a queued run into the next batch, or leave it to the sweep while the broker is away."""
         if self._watch.reachable:
             self._runs[run_id] = tenant_id, queue
             self._note_trace(run_id)
@@ -154,7 +154,7 @@ class Wakeups:
         tasks = _tasks(batch, runs, traces)
         try:
             await asyncio.get_running_loop().run_in_executor(self._sender, self._publish, tasks)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the sweeper covers it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the sweep covers it
             self._metrics.wakeups["lost"].inc(len(batch))
             self._metrics.wakeup_messages["lost"].inc(len(tasks))
             log.warning("wakeups.lost", count=len(batch) + len(runs), error=type(error).__name__)

@@ -63,7 +63,7 @@ RULES: Final = (
         "expired_leases",
         "page",
         "1m",
-        "Runs of dead workers are not taken over: the sweeper is away or stuck.",
+        "Runs of dead workers are not taken over: the sweep is away or stuck.",
     ),
     Rule(
         "RunsWait",
@@ -84,11 +84,11 @@ RULES: Final = (
         by="queue",
     ),
     Rule(
-        "NoSweeper",
-        "sweepers_alive",
+        "NoBeat",
+        "beats_alive",
         "page",
         "2m",
-        "No sweeper runs: lost wake-ups and dead workers' runs stay where they are.",
+        "No beat runs: lost wake-ups and dead workers' runs stay where they are.",
         test="zero",
     ),
     Rule(

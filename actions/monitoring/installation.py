@@ -49,7 +49,7 @@ SUM_SECONDS: Final = 5.0
 """The same for sums over all tenants and days, which grow with the years."""
 SUMS_SHARE: Final = 20
 """Times as long as it took to read them they answer others: every few seconds they would keep a core busy."""
-SWEEPER: Final = "sweeper"
+BEAT: Final = "beat"
 
 State = str
 """`ok`, `unavailable`, `behind`, `missing`, `unknown`, or the name of a fault (`runtime.database_faults`)."""
@@ -104,7 +104,7 @@ class Operations:
 
     async def readiness(self) -> Readiness:
         """Ask every part. Only the database and its schema decide whether requests can be served."""
-        parts: dict[str, State] = dict.fromkeys(("database", "migrations", *QUEUES, SWEEPER), "unknown")
+        parts: dict[str, State] = dict.fromkeys(("database", "migrations", *QUEUES, BEAT), "unknown")
         parts["broker"] = "ok" if self._wakeups.broker_reachable else "unavailable"
         try:
             async with asyncio.timeout(LOOK_SECONDS):
@@ -119,7 +119,7 @@ class Operations:
             return Readiness("unavailable", parts)
         served = {queue for process in alive for queue in process.queues}
         parts |= {queue: "ok" if queue in served else "missing" for queue in QUEUES}
-        parts[SWEEPER] = "ok" if any(process.kind == SWEEPER for process in alive) else "missing"
+        parts[BEAT] = "ok" if any(process.kind == BEAT for process in alive) else "missing"
         return Readiness("ok" if set(parts.values()) == {"ok"} else "degraded", parts)
 
     def note_fault(self, known: DatabaseFault) -> None:
@@ -210,8 +210,8 @@ class _Gauges(Collector):
             )
             slots = {queue: sum(each.slots for each in workers_there) for queue, workers_there in by_queue.items()}
             yield _gauge("worker_slots", "Tasks that the workers seen lately can be at.", slots)
-            sweepers = sum(process.kind == SWEEPER for process in alive)
-            yield GaugeMetricFamily("palimpsest_sweepers_alive", "Sweepers seen lately.", value=sweepers)
+            beats = sum(process.kind == BEAT for process in alive)
+            yield GaugeMetricFamily("palimpsest_beats_alive", "Beats seen lately.", value=beats)
         if spending is not None:
             yield from _spending(spending)
         if waiting is not None:

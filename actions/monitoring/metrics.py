@@ -102,7 +102,7 @@ class Metrics:
         """Contexts served, by how."""
         wakeups = Counter(
             "palimpsest_wakeups",
-            "Conversations of which a worker was told, left to the sweeper, or in a batch that did not arrive.",
+            "Conversations of which a worker was told, left to the sweep, or in a batch that did not arrive.",
             ["outcome"],
             registry=self._registry,
         )

@@ -164,12 +164,12 @@ def _retriable(engine: Engine, owner: Tenant) -> list[UUID]:
 
 
 def _wake(settings: Settings, queued: Sequence[tuple[UUID, UUID, Queue]]) -> None:
-    """Tell the workers; where the broker cannot be reached, the sweeper will."""
+    """Tell the workers; where the broker cannot be reached, the sweep will."""
     app = celery_app(settings, "palimpsest-cli")
     try:
         for tenant_id, run_id, queue in queued:
             app.send_task(RUN_TASK, args=[str(tenant_id), str(run_id)], queue=queue)
     except Exception as error:  # noqa: BLE001 - whatever the broker's client raises, the runs are queued
-        print(f"palimpsest: the broker was not told ({type(error).__name__}); the sweeper will do it", file=sys.stderr)  # noqa: T201
+        print(f"palimpsest: the broker was not told ({type(error).__name__}); the sweep will do it", file=sys.stderr)  # noqa: T201
     finally:
         app.close()

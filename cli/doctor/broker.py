@@ -48,7 +48,7 @@ def broker_findings(settings: Settings) -> Iterator[Finding]:
         yield problem(
             "broker",
             f"Redis at {address} answers, and refuses the login: {error}",
-            why="wake-ups wait for the sweeper, and workers take no tasks",
+            why="wake-ups wait for the sweep, and workers take no tasks",
             mend="correct user and password in PALIMPSEST_BROKER_URL: redis://user:password@host:port/0",
         )
     except (RedisError, OSError) as error:
@@ -61,7 +61,7 @@ def _unreachable(address: str, reason: str) -> Finding:
     return problem(
         "broker",
         f"Redis does not answer at {address}: {reason.splitlines()[0] if reason else 'no reason given'}",
-        why="wake-ups wait for the sweeper, and workers take no tasks",
+        why="wake-ups wait for the sweep, and workers take no tasks",
         mend="start Redis, or set PALIMPSEST_BROKER_URL",
     )
 
@@ -100,7 +100,7 @@ def _memory(info: dict[str, Any]) -> Iterator[Finding]:
         yield problem(
             "eviction",
             f"Redis removes keys when its memory is full (maxmemory-policy {eviction})",
-            why="a queue may vanish, and with it every wake-up until the sweeper finds what is due",
+            why="a queue may vanish, and with it every wake-up until the sweep finds what is due",
             mend="redis-cli config set maxmemory-policy noeviction, and the same in redis.conf",
         )
     else:

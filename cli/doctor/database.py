@@ -278,7 +278,7 @@ def _service(settings: Settings, *, readable: bool) -> Iterator[Finding]:
             yield warning(
                 "work",
                 "somebody has locked a table that has to be read",
-                why="workers, sweeper, due checks and dead runs could not be looked at",
+                why="workers, beat, due checks and dead runs could not be looked at",
                 mend="see database_locks, and look again; a migration lets go within seconds",
             )
             return

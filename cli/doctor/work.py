@@ -37,15 +37,15 @@ def work_findings(connection: Connection, settings: Settings) -> Iterator[Findin
                 mend=f"palimpsest worker --queues {queue}",
             )
         )
-    sweepers = [each for each in alive if each.kind == "sweeper"]
+    beats = [each for each in alive if each.kind == "beat"]
     yield (
-        ok("sweeper", f"{len(sweepers):,} sweeping")
-        if sweepers
+        ok("beat", f"{len(beats):,} alive")
+        if beats
         else problem(
-            "sweeper",
-            "no sweeper is alive",
+            "beat",
+            "no beat is alive",
             why="what a lost message, or a dead worker, left behind stays there, and nothing is cleared away",
-            mend="palimpsest sweeper",
+            mend="palimpsest beat",
         )
     )
     yield from _odd_processes(alive, settings)
@@ -78,11 +78,11 @@ def _odd_processes(alive: list[ProcessSeen], settings: Settings) -> Iterator[Fin
             mend="finish the rollout",
         )
     for each in alive:
-        if (each.oldest_task_seconds or 0) > settings.task_stuck_seconds:
+        if (each.oldest_task_seconds or 0) > settings.task_time_limit_seconds:
             yield warning(
                 "stuck_task",
                 f"the {each.kind} {each.host}:{each.pid} has been at a task for {each.oldest_task_seconds:,.0f} s",
-                why=f"over {settings.task_stuck_seconds:,.0f} s without progress it is replaced",
+                why="a process of the checks pool would have been replaced; threads wait for a model",
                 mend="look at its log; a model that answers slowly is no fault of the worker",
             )
 
@@ -97,8 +97,8 @@ def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
         else problem(
             "checks",
             overdue,
-            why=f"even a lost wake-up is found within {late:,.0f} s where sweeper and workers get on",
-            mend="palimpsest worker --queues checks (more of them), and see workers_checks and sweeper",
+            why=f"even a lost wake-up is found within {late:,.0f} s where beat and workers get on",
+            mend="palimpsest worker --queues checks (more of them), and see workers_checks and beat",
         )
     )
     if backlog.expired_leases:
@@ -107,8 +107,8 @@ def _backlog(connection: Connection, settings: Settings) -> Iterator[Finding]:
             "a run has an expired lease"
             if backlog.expired_leases == 1
             else f"{backlog.expired_leases:,} runs have an expired lease",
-            why="their workers died or were paused; the sweeper hands them to others",
-            mend="nothing if the number falls; else see sweeper",
+            why="their workers died or were paused; the sweep hands them to others",
+            mend="nothing if the number falls; else see beat",
         )
     yield (
         ok("dead_runs", "no run is dead")

@@ -111,7 +111,7 @@ def trace(
 def retention(tenant: TenantName = None, as_json: Json = False) -> None:  # noqa: FBT002 - an option, always named
     """List what `message_retention_days` is about to erase; a dry run, which erases nothing. Needs the database.
 
-    The sweeper erases these conversations, each once more checked.
+    The sweep erases these conversations, each once more checked.
 
     Example: palimpsest retention --tenant acme
     """

@@ -58,7 +58,7 @@ def run_retention(settings: Settings, tenant: str | None, *, as_json: bool) -> i
     kept = f"after an archive in {archive}" if archive else "without an archive (PALIMPSEST_RETENTION_ARCHIVE_DIR)"
     count, messages = len(listed), sum(each.conversation.messages for each in listed)
     conversations = "a conversation" if count == 1 else f"{count:,} conversations"
-    noted(f"the sweeper will erase {conversations} with {messages:,} messages, {kept}; nothing is erased here")
+    noted(f"the sweep will erase {conversations} with {messages:,} messages, {kept}; nothing is erased here")
     return 0
 
 

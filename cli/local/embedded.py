@@ -208,7 +208,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class EmbeddedRedis(EmbeddedServer):
-    """A Redis server that keeps nothing on disk: a lost wake-up is found by the sweeper."""
+    """A Redis server that keeps nothing on disk: a lost wake-up is found by the sweep."""
 
     name = "Redis"
     _stop_steps = _STOP_REDIS

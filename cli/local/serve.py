@@ -1,4 +1,4 @@
-"""The whole service on one machine: embedded servers, migrations, an API key, API, workers and sweeper."""
+"""The whole service on one machine: embedded servers, migrations, an API key, API, workers and beat."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0  # then workers are killed; their leases expire and the work is done again
 _WATCH_SECONDS = 0.5
-_EVERY_PART = "gateway, API, sweeper, workers, Redis and Postgres"
+_EVERY_PART = "gateway, API, beat, workers, Redis and Postgres"
 """What is stopped, for people."""
-_STOP_ORDER = ("gateway", "api", "sweeper", "checks", "summaries")
+_STOP_ORDER = ("gateway", "api", "beat", "checks", "summaries")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PASSWORD = re.compile(r":[^:@/]*@")
 """The password of a URL, with what stands around it."""
@@ -48,7 +48,7 @@ _PARTS: dict[str, list[str]] = {
     "gateway": ["gateway"],
     "checks": ["worker", "--queues", "checks"],
     "summaries": ["worker", "--queues", "summaries"],
-    "sweeper": ["sweeper"],
+    "beat": ["beat"],
 }
 
 

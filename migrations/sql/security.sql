@@ -10,7 +10,7 @@ declare
 begin
     foreach v_function in array array[
         'due_states', 'clear_checks', 'overdue_checks_by_turns', 'over_by_fixed', 'watch_pauses', 'cold_snapshots',
-        'stranded_runs_by_turns', 'may_summarize', 'offer_summary', 'expire_leases', 'expire_missed_leases',
+        'stranded_runs_by_turns', 'may_summarize', 'offer_summary', 'expire_leases',
         'due_waiting_summaries',
         'due_deliveries', 'usages_to_reckon', 'model_spending', 'model_totals', 'backlog', 'waiting_work',
         'key_in_force', 'tenant_of_token', 'note_key_uses', 'rate_limits_since', 'find_console_session', 'take_console_ticket',

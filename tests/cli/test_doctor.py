@@ -110,7 +110,7 @@ def alive(
 @pytest.fixture
 def installation(make_settings: Callable[..., Settings], database_url: str, broker_url: str) -> Installation:
     alive(database_url, "worker", "checks", "summaries")
-    alive(database_url, "sweeper")
+    alive(database_url, "beat")
     return Installation(make_settings(broker_url=broker_url), database_url)
 
 
@@ -138,7 +138,7 @@ def test_a_healthy_installation_has_nothing_wrong(installation: Installation) ->
         "service_login",
         "workers_checks",
         "workers_summaries",
-        "sweeper",
+        "beat",
         "checks",
         "dead_runs",
         "broker",
@@ -360,10 +360,10 @@ def test_nobody_there_to_work(installation: Installation) -> None:
     installation.change("update processes set seen_at = now() - interval '1 hour'")
     rows = installation.look()
     faults = {check for check, each in rows.items() if each["state"] == "problem"}
-    assert faults == {"workers_checks", "workers_summaries", "sweeper"}
+    assert faults == {"workers_checks", "workers_summaries", "beat"}
     assert rows["workers_summaries"]["mend"] == "palimpsest worker --queues summaries"
     alive(installation.url, "worker", "checks")
-    assert set(installation.faults()) == {"workers_summaries", "sweeper"}
+    assert set(installation.faults()) == {"workers_summaries", "beat"}
 
 
 def test_processes_that_are_odd(installation: Installation) -> None:
@@ -511,12 +511,12 @@ def test_a_server_of_chat_completions(installation: Installation) -> None:
 def test_an_api_is_asked_whether_it_is_ready(installation: Installation) -> None:
     with running_api(installation.settings) as api:
         assert installation.look(PALIMPSEST_URL=api.url)["api"]["state"] == "ok"
-        installation.change("delete from processes where kind = 'sweeper'")
+        installation.change("delete from processes where kind = 'beat'")
         rows = installation.look("--url", api.url)["api"]
         assert installation.look("--url", f"{api.url}/v1/")["api"]["state"] == rows["state"]
         elsewhere = installation.look("--url", f"{api.url}/docs")["api"]
         assert (elsewhere["state"], elsewhere["what"]) == ("problem", f"what answers at {api.url}/docs is not the API")
-        assert (rows["state"], "sweeper missing" in rows["what"]) == ("warning", True)
+        assert (rows["state"], "beat missing" in rows["what"]) == ("warning", True)
         installation.change("update alembic_version set version_num = '0001'")
         assert installation.look("--url", api.url)["api"]["state"] == "problem"
     assert installation.look("--url", "http://127.0.0.1:1")["api"]["state"] == "problem"

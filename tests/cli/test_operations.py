@@ -414,7 +414,7 @@ def test_impossible_settings_end_with_2() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["keys", "list", "--tenant", "t"], ["api"], ["worker"], ["sweeper"], ["migrate"], ["runs"], ["tenants", "list"]],
+    [["keys", "list", "--tenant", "t"], ["api"], ["worker"], ["beat"], ["migrate"], ["runs"], ["tenants", "list"]],
     ids=lambda arguments: arguments[0],
 )
 @pytest.mark.parametrize(

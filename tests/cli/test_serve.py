@@ -111,7 +111,7 @@ def test_serve_tells_works_ends_and_goes_on_after_a_restart(tmp_path: Path) -> N
     labels = ["API", "Console", "Gateway", "Docs", "Store", "Model", "Key", "Try", "palimpsest:"]
     assert [line.split()[0] for line in people] == labels
     assert len({len(line) - len(line[7:].lstrip()) for line in people[:-1]}) == 1  # aligned
-    assert people[-1] == "palimpsest: stopped: gateway, API, sweeper, workers, Redis and Postgres"
+    assert people[-1] == "palimpsest: stopped: gateway, API, beat, workers, Redis and Postgres"
     assert "extractive, no model is called" in stderr
     assert (tmp_path / "data" / "api-key").stat().st_mode & 0o777 == 0o600
 
@@ -203,11 +203,11 @@ def ready_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_that_cannot_start_is_an_error_with_its_reason(
     ready_parts: None, database_url: str, broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = "import sys, signal; 'sweeper' in sys.argv and sys.exit('no time to sweep'); signal.pause()"
+    part = "import sys, signal; 'beat' in sys.argv and sys.exit('no time to sweep'); signal.pause()"
     monkeypatch.setattr(serve, "COMMAND", [sys.executable, "-S", "-c", part])
     before = descendants(os.getpid())
     with (
-        pytest.raises(ServiceError, match=r"^sweeper ended with status 1: no time to sweep$"),
+        pytest.raises(ServiceError, match=r"^beat ended with status 1: no time to sweep$"),
         running_service(environ=elsewhere(database_url, broker_url), log=io.StringIO()),
     ):
         pytest.fail("it cannot be ready")

@@ -73,17 +73,17 @@ def seen(**fields: Any) -> Seen:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, {"NoWorkers", "NoSweeper"}),
-        ({"depths": None}, {"NoWorkers", "NoSweeper", "BrokerAway"}),
-        ({"depths": {"checks": 1_000, "summaries": 1_001}}, {"NoWorkers", "NoSweeper", "QueueDeep"}),
-        ({"backlog": Backlog(10_000, 60.0, 1_000, 5_000, 0, 9)}, {"NoWorkers", "NoSweeper"}),
+        ({}, {"NoWorkers", "NoBeat"}),
+        ({"depths": None}, {"NoWorkers", "NoBeat", "BrokerAway"}),
+        ({"depths": {"checks": 1_000, "summaries": 1_001}}, {"NoWorkers", "NoBeat", "QueueDeep"}),
+        ({"backlog": Backlog(10_000, 60.0, 1_000, 5_000, 0, 9)}, {"NoWorkers", "NoBeat"}),
         (
             {"backlog": Backlog(10_001, 60.5, 1_001, 0, 1, 0)},
-            {"NoWorkers", "NoSweeper", "ChecksLate", "ChecksPileUp", "RunsWait", "LeasesExpired"},
+            {"NoWorkers", "NoBeat", "ChecksLate", "ChecksPileUp", "RunsWait", "LeasesExpired"},
         ),
-        ({"gateways": Outcomes(1_000, 10)}, {"NoWorkers", "NoSweeper"}),
-        ({"gateways": Outcomes(1_000, 11)}, {"NoWorkers", "NoSweeper", "GatewayFailsOpen"}),
-        ({"gateways": Outcomes(0, 0)}, {"NoWorkers", "NoSweeper"}),
+        ({"gateways": Outcomes(1_000, 10)}, {"NoWorkers", "NoBeat"}),
+        ({"gateways": Outcomes(1_000, 11)}, {"NoWorkers", "NoBeat", "GatewayFailsOpen"}),
+        ({"gateways": Outcomes(0, 0)}, {"NoWorkers", "NoBeat"}),
     ],
 )
 def test_an_alert_is_over_its_threshold_and_not_at_it(fields: dict[str, Any], expected: set[str]) -> None:
@@ -105,7 +105,7 @@ def uncounted(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def processes(service: Service) -> Iterator[None]:
     """A worker of summaries and a sweeper that live, and a worker of checks that fell silent a minute ago."""
-    for kind, queues, silent in (("worker", ["summaries"], 0), ("sweeper", [], 0), ("worker", ["checks"], 60)):
+    for kind, queues, silent in (("worker", ["summaries"], 0), ("beat", [], 0), ("worker", ["checks"], 60)):
         query(service, _BEAT, uuid4(), kind, queues, silent)
     yield
     query(service, "delete from processes returning 1")

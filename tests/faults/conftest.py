@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def installation(postgres: EmbeddedPostgres, template: str, redis_server: EmbeddedRedis) -> Iterator[Installation]:
-    """An installation of the module's own with an API process; workers and sweepers are the tests' to start."""
+    """An installation of the module's own with an API process; workers and beat are the tests' to start."""
     with installed(postgres.url, template, redis_server.url) as made, made.api():
         yield made
 

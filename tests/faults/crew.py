@@ -1,4 +1,4 @@
-"""The workers and sweepers of an installation, each of which is replaced when a test ends it."""
+"""The workers and beat of an installation, each of which is replaced when a test ends it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Crew:
     def __init__(self, installation: Installation, stack: ExitStack) -> None:
         self._installation, self._stack = installation, stack
         self._kinds: dict[int, tuple[str, Worker]] = {}
-        for kind in ("checks", "summaries", "summaries", "sweeper", "sweeper"):
+        for kind in ("checks", "summaries", "summaries", "beat", "beat"):
             self._start(kind)
 
     def _start(self, kind: str) -> None:
-        extra = () if kind == "sweeper" else ("--concurrency", "2")
+        extra = () if kind == "beat" else ("--concurrency", "2")
         worker = self._stack.enter_context(self._installation.worker(kind, *extra))
         self._kinds[worker.process.pid] = kind, worker
 

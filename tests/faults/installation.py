@@ -2,7 +2,7 @@
 the end.
 
     with installed(postgres.url, template, redis.url) as installation, installation.api():  # the fixture `installation`
-        with installation.running("checks", "summaries", "summaries", "sweeper"):
+        with installation.running("checks", "summaries", "summaries", "beat"):
             talk = installation.talk()  # a conversation, through the HTTP API
             installation.points.hold("summary.answered")
             talk.append(*talk.long())
@@ -139,7 +139,7 @@ class Installation(Product):
         with ExitStack() as stack:
             started = [
                 stack.enter_context(self.worker(kind, "--concurrency", "2", env=env))
-                if kind != "sweeper"
+                if kind != "beat"
                 else stack.enter_context(self.worker(kind, env=env))
                 for kind in kinds
             ]
@@ -152,8 +152,8 @@ class Installation(Product):
             yield started
 
     def alive(self) -> set[int]:
-        """Return the process ids of the workers and sweepers that have written a heartbeat."""
-        return {row.pid for row in self.chat.query("select pid from processes where kind in ('worker', 'sweeper')")}
+        """Return the process ids of the workers and beat that have written a heartbeat."""
+        return {row.pid for row in self.chat.query("select pid from processes where kind in ('worker', 'beat')")}
 
     def talk(self, policy: Mapping[str, Any] | None = None, **fields: Any) -> Talk:
         """Begin a conversation through the API: summaries from 4,000 tokens on, no cut tool results."""

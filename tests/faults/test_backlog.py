@@ -52,7 +52,7 @@ def installation(postgres: EmbeddedPostgres, template: str, redis_server: Embedd
 @pytest.fixture(scope="module")
 def workers(installation: Installation) -> Iterator[list[Worker]]:
     """A worker with one process for the checks, and a sweeper."""
-    with installation.worker("checks", "--concurrency", "1") as checks, installation.worker("sweeper") as sweeper:
+    with installation.worker("checks", "--concurrency", "1") as checks, installation.worker("beat") as sweeper:
         eventually(lambda: {checks.process.pid, sweeper.process.pid} <= installation.alive(), START_SECONDS)
         yield [checks, sweeper]
 
@@ -108,22 +108,22 @@ def test_ten_thousand_due_at_once(
 @pytest.mark.fault("F29")
 def test_the_sweeper_is_gone(installation: Installation, workers: list[Worker]) -> None:
     sweeper = workers[1]
-    eventually(lambda: not fires("PalimpsestNoSweeper", gauges(installation)), 60)
+    eventually(lambda: not fires("PalimpsestNoBeat", gauges(installation)), 60)
     sweeper.kill()
     talk = installation.talk(SMALL)
     said = talk.tool_rounds()
     installation.chat.append(talk.id, said)  # as the API does, but nobody sends a wake-up
     talk.sent.extend(said)
-    eventually(lambda: fires("PalimpsestNoSweeper", gauges(installation)), 60)
+    eventually(lambda: fires("PalimpsestNoBeat", gauges(installation)), 60)
     first = gauges(installation)["palimpsest_oldest_due_check_seconds"]
     eventually(lambda: gauges(installation)["palimpsest_oldest_due_check_seconds"] > first > 0)
     assert not fires("PalimpsestChecksLate", gauges(installation))
     installation.chat.query("update conversations set check_due_at = check_due_at - interval '61 s'")
     assert fires("PalimpsestChecksLate", gauges(installation))
-    with installation.worker("sweeper"):
+    with installation.worker("beat"):
         assert talk.end_state(runs=1).outcome == [("committed", None)]
         assert gauges(installation)["palimpsest_oldest_due_check_seconds"] == 0
-        assert not fires("PalimpsestNoSweeper", gauges(installation))
+        assert not fires("PalimpsestNoBeat", gauges(installation))
 
 
 @pytest.mark.fault("F31")

@@ -41,7 +41,7 @@ def installation(postgres: EmbeddedPostgres, template: str, broker: OwnRedis) ->
 
 @pytest.fixture(scope="module")
 def workers(installation: Installation) -> Iterator[list[Worker]]:
-    with installation.running("checks", "summaries", "sweeper") as running:
+    with installation.running("checks", "summaries", "beat") as running:
         yield running
 
 
@@ -97,7 +97,7 @@ def test_what_waits_in_redis_is_flushed(installation: Installation, broker: OwnR
     for each in held:
         each.release()
     eventually(lambda: sum(talk.calls for talk in talks) == 2, 60)
-    eventually(lambda: installation.queued(SUMMARIES) >= 1, 60)  # the third was found by the sweeper meanwhile
+    eventually(lambda: installation.queued(SUMMARIES) >= 1, 60)  # the third was found by the sweep meanwhile
     flush(broker)
     installation.model.release()
     for talk in talks:
@@ -213,8 +213,8 @@ def test_redis_takes_nothing_more(
     say(talk)
     eventually(lambda: wakeups(installation, "lost") == lost + 1)
     assert talk.context()["last_seq"] == len(talk.sent) - 1
-    sweeper = workers[-1]
-    eventually(lambda: any(event["event"] == "sweep.failed" for event in sweeper.events))
+    beat = workers[-1]
+    eventually(lambda: "Message Error" in beat.log.read_text())
     broker.make_room()
     began = installation.now()
     once(talk.end_state(runs=1))

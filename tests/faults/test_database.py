@@ -74,7 +74,7 @@ def installation(server: OwnPostgres, redis_server: EmbeddedRedis) -> Iterator[I
 
 @pytest.fixture(scope="module")
 def workers(installation: Installation) -> Iterator[list[Worker]]:
-    with installation.running("checks,summaries", "sweeper") as running:
+    with installation.running("checks,summaries", "beat") as running:
         yield running
 
 

@@ -201,16 +201,13 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_is_fenced_off(
 
 @pytest.mark.slow
 @pytest.mark.fault("F28")
-def test_two_sweepers_find_the_same_expired_leases_and_lost_wake_ups(installation: Installation, crew: Crew) -> None:
+def test_two_beats_send_for_the_same_expired_leases_and_lost_wake_ups(installation: Installation, crew: Crew) -> None:
     talks = [installation.talk() for _ in range(4)]
     installation.model.hold()
     for talk in talks[:2]:
         talk.append(*talk.long())
     for talk in talks[:2]:
         talk.wait_for_calls()
-    installation.points.hold("sweep.started", 2)
-    sweeps = [installation.points.arrival("sweep.started") for _ in range(2)]
-    assert {held.pid for held in sweeps} == {sweeper.process.pid for sweeper in crew.each("sweeper")}
     workers = {crew.of(owner(installation, talk)).process.pid for talk in talks[:2]}
     for pid in workers:
         crew.kill(pid)
@@ -218,31 +215,17 @@ def test_two_sweepers_find_the_same_expired_leases_and_lost_wake_ups(installatio
         installation.chat.append(talk.id, messages := talk.long())  # as an API that is gone before it tells anybody
         talk.sent.extend(messages)
     installation.model.release()
-    eventually(lambda: all(is_stranded(installation, talk) for talk in talks), 60)
-    for held in sweeps:
-        held.release()
     for talk, attempts in zip(talks, (2, 2, 1, 1), strict=True):
         end = talk.end_state(runs=1)
         assert (end.outcome, end.runs[0].attempts, len(end.snapshots)) == ([("committed", None)], attempts, 1)
         assert end.calls == attempts
-    crew_logs = [event for sweeper in crew.each("sweeper") for event in sweeper.events]
+    crew_logs = [event for worker in crew.each("checks") for event in worker.events]
     assert not [event for event in crew_logs if event["event"] == "sweep.failed"]
 
 
 def owner(installation: Installation, talk: Talk) -> int:
     """Return the process that holds the lease of a conversation's run."""
     return int(installation.chat.run(talk.id).worker.rpartition(":")[2])
-
-
-def is_stranded(installation: Installation, talk: Talk) -> bool:
-    """Tell whether a sweeper has something to do for a conversation."""
-    return bool(
-        installation.chat.query(
-            "select 1 from runs where conversation_id = :c and lease_expires_at < now() union all"
-            " select 1 from conversations where id = :c and check_due_at < now() - interval '1 second'",
-            c=talk.id,
-        )
-    )
 
 
 @pytest.mark.slow

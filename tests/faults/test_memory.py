@@ -179,7 +179,7 @@ def test_workers_stay_within_their_memory_whatever_is_compacted_at_once(
     with (
         installation.worker("checks", "--concurrency", "2") as checks,
         installation.worker("summaries") as summaries,
-        installation.worker("sweeper"),
+        installation.worker("beat"),
         watched(checks.process.pid, summaries.process.pid) as peaks,
     ):
         eventually(settled, START_SECONDS * 4)

@@ -32,7 +32,7 @@ ONCE = [("committed", None)]
 @pytest.fixture(scope="module", autouse=True)
 def workers(installation: Installation) -> Iterator[Sequence[Worker]]:
     """A checks worker with two processes, two workers of summaries, a sweeper."""
-    with installation.running("checks", "summaries", "summaries", "sweeper") as started:
+    with installation.running("checks", "summaries", "summaries", "beat") as started:
         yield started
         for worker in started:
             assert worker.process.poll() is None

@@ -137,7 +137,7 @@ class Faults:
 
     def kill_sweeper(self) -> None:
         """Kill a sweeper."""
-        self._kill("sweeper")
+        self._kill("beat")
 
     def flush_redis(self) -> None:
         """Lose every message of the broker."""

@@ -44,7 +44,7 @@ begin
 end $$;
 create trigger telling after insert on {table} for each row execute function tell();
 """
-SERVICES = {"palimpsest-api", "palimpsest-worker", "palimpsest-sweeper"}
+SERVICES = {"palimpsest-api", "palimpsest-worker"}
 SILENT = "drop trigger telling on {table}; drop function tell"
 KEPT = (
     "select r.error, r.reason, s.error, s.reason, s.detail from runs as r left join run_steps as s on s.run_id = r.id",
@@ -220,7 +220,7 @@ def test_nobody_tells(installation: Installation, collector: Collector) -> None:
         response = installation.client.post("/v1/webhooks", json={"url": f"{receiver.url}/{PASSWORD}"})
         assert response.status_code == 201, response.text
         ears.secrets.add(response.json()["secret"])
-        with installation.running("checks,summaries", "sweeper") as (worker, _):
+        with installation.running("checks,summaries", "beat") as (worker, _):
             bad_requests(ears, installation.talk())
             database_faults(ears, installation.talk())
             talks = model_faults(ears)
@@ -250,13 +250,13 @@ def test_nobody_tells(installation: Installation, collector: Collector) -> None:
     }
     with (
         installation.worker("summaries", env=nowhere) as worker,
-        installation.worker("sweeper", env=nowhere) as sweeper,
+        installation.worker("beat", env=nowhere) as beat,
     ):
         eventually(lambda: "Cannot connect" in worker.log.read_text(), 60)
-        eventually(lambda: "sweep.failed" in sweeper.log.read_text(), 60)
+        eventually(lambda: "Connection error" in beat.log.read_text(), 60)
     # All of it has happened.
     assert ears.events >= {"request.failed", "store.unavailable", "summary.failed", "run.failed", "run.dead"}
-    assert ears.events >= {"message.refused", "run.released", "sweep.failed"}
+    assert ears.events >= {"message.refused", "run.released"}
     assert ears.waiting
     eventually(lambda: {each.service for each in collector.spans} == SERVICES, 60)
     assert {each.name for each in collector.spans} >= {"run", "messages.create", "sweep", CHECK_TASK}

@@ -69,7 +69,7 @@ def test_the_schema_moves_under_processes_that_are_ahead_of_it(installation: Ins
     with (
         installation.worker("checks,summaries", "--concurrency", "2") as worker,
         installation.worker("checks,summaries", "--concurrency", "2", env={"PYTHONPATH": ""}) as before,
-        installation.worker("sweeper") as sweeper,
+        installation.worker("beat") as sweeper,
         ThreadPoolExecutor(TALKS) as threads,
     ):
         assert readiness(installation) == (503, "behind")

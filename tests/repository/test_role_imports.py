@@ -15,22 +15,14 @@ ASYNCHRONOUS: Final = ("asyncpg", "sqlalchemy.orm", "sqlalchemy.ext.asyncio")
 TRACES: Final = ("runtime.otel", "opentelemetry.exporter")
 
 ABSENT: Final = {
-    "worker.process.start": (*WEB, *MODELS, *ASYNCHRONOUS, *TRACES, "alembic", "worker.sweeping.webhooks", "gateway"),
-    "worker.sweeping.start": (
+    "worker.process.lifecycle": (
         *WEB,
         *MODELS,
         *ASYNCHRONOUS,
         *TRACES,
         "alembic",
-        "celery.worker.consumer",
-        "worker.app",
-        "worker.parts",
-        "worker.runs.dispatch",
-        "worker.runs.execution",
-        "worker.runs.journal",
-        "worker.summarizers.staged",
         "worker.sweeping.webhooks",
-        "compaction.recall.passages",
+        "gateway",
     ),
     "cli.local.serve": (
         *WEB,

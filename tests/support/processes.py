@@ -44,8 +44,8 @@ class Product:
 
     @contextmanager
     def worker(self, queue: str, *extra: str, env: Mapping[str, str] | None = None) -> Iterator[Worker]:
-        """Run `palimpsest worker` or `palimpsest sweeper`; it is killed at the end if it still runs."""
-        arguments = ["sweeper"] if queue == "sweeper" else ["worker", "--queues", queue, *extra]
+        """Run `palimpsest worker` or `palimpsest beat`; it is killed at the end if it still runs."""
+        arguments = ["beat"] if queue == "beat" else ["worker", "--queues", queue, *extra]
         with self._palimpsest(queue, *arguments, env=env) as worker:
             yield worker
 

@@ -174,7 +174,7 @@ def test_alerts_are_graded_and_explained() -> None:
             "active_runs",
             "dead_runs",
             "workers_alive",
-            "sweepers_alive",
+            "beats_alive",
             "queue_depth",
             "oldest_waiting_summary_seconds",
             "oldest_overdue_summary_seconds",
@@ -304,11 +304,11 @@ def test_prometheus_scrapes_a_running_service_and_answers_every_query(
     product: Product, tenant: Tenant, tmp_path: Path
 ) -> None:
     prometheus = program("prometheus")
-    ports = {name: free_port() for name in ("worker", "sweeper", "prometheus")}
+    ports = {name: free_port() for name in ("worker", "beat", "prometheus")}
     with (
         product.api() as api,
         product.worker("checks,summaries", "--metrics-port", str(ports["worker"])),
-        product.worker("sweeper", env={"PALIMPSEST_METRICS_PORT": str(ports["sweeper"])}),
+        product.worker("beat", env={"PALIMPSEST_METRICS_PORT": str(ports["beat"])}),
     ):
         with api.client(tenant.key) as client:
             path = f"/v1/conversations/{client.post('/v1/conversations', json={}).json()['id']}"
@@ -318,7 +318,7 @@ def test_prometheus_scrapes_a_running_service_and_answers_every_query(
         targets = {
             "palimpsest-api": api.url.removeprefix("http://"),
             "palimpsest-worker": f"127.0.0.1:{ports['worker']}",
-            "palimpsest-sweeper": f"127.0.0.1:{ports['sweeper']}",
+            "palimpsest-beat": f"127.0.0.1:{ports['beat']}",
         }
         config = {
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},

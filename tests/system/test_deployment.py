@@ -101,7 +101,7 @@ def test_the_image_runs_the_installed_command_and_the_api_by_default() -> None:
 
 
 def test_every_role_has_a_service() -> None:
-    assert {service["command"][0] for service in OWN.values()} == {"api", "gateway", "worker", "sweeper", "migrate"}
+    assert {service["command"][0] for service in OWN.values()} == {"api", "gateway", "worker", "beat", "migrate"}
 
 
 @pytest.mark.parametrize("name", [*OWN, "image"])
@@ -163,7 +163,7 @@ def test_prometheus_finds_what_compose_starts() -> None:
         for each in job.get("dns_sd_configs", [])
         for name in each["names"]
     }
-    metrics = {name for name in OWN if OWN[name]["command"][0] in {"worker", "sweeper"}}
+    metrics = {name for name in OWN if OWN[name]["command"][0] in {"worker", "beat"}}
     ports = {name: int(OWN[name]["environment"]["PALIMPSEST_METRICS_PORT"]) for name in metrics}
     assert asked == {*ports.items(), ("gateway", Settings.model_fields["gateway_port"].default)}
     assert {OWN[name]["environment"]["PALIMPSEST_METRICS_HOST"] for name in metrics} == {"0.0.0.0"}  # noqa: S104

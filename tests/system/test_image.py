@@ -39,7 +39,7 @@ def test_every_service_works_with_a_read_only_root_and_no_capabilities(confined:
     assert migrated.returncode == 0, migrated.stderr
     policy = {"input_token_budget": 0, "compaction_threshold_tokens": 4_000, "min_savings_tokens": 100}
     with (
-        confined.worker("sweeper") as sweeper,
+        confined.worker("beat") as sweeper,
         confined.worker("checks") as checks,
         confined.worker("summaries") as summaries,
         confined.api() as api,

@@ -74,7 +74,7 @@ def test_the_command_of_a_pod_is_a_real_one(name: str) -> None:
 
 def test_every_role_is_there_and_every_queue_is_served_once() -> None:
     arguments = [container["args"] for container in CONTAINERS.values()]
-    assert {each[0] for each in arguments} == {"api", "gateway", "worker", "sweeper", "migrate"}
+    assert {each[0] for each in arguments} == {"api", "gateway", "worker", "beat", "migrate"}
     served = [queue for each in arguments if each[0] == "worker" for queue in queues({"command": each})]
     assert sorted(served) == sorted(QUEUES)
 

@@ -1,4 +1,4 @@
-"""Where Prometheus finds a worker or a sweeper: GET /metrics on a port of its own, if one is set.
+"""Where Prometheus finds a worker or beat: GET /metrics on a port of its own, if one is set.
 
 A port, and not a file or a gateway: a scrape that fails is how Prometheus knows that a process is gone.
 """

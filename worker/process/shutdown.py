@@ -1,33 +1,19 @@
-"""Ending a worker or a sweeper: within a bounded time, and without waiting for what another worker can do."""
+"""Ending a worker: within a bounded time, and without waiting for what another worker can do."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import structlog
 from billiard.process import active_children
-from celery.signals import worker_shutting_down
-
-if TYPE_CHECKING:
-    from worker.app import TaskServices
 
 log = structlog.get_logger()
 
 STOP_SECONDS: Final = 30.0
 """Seconds a process may take to finish what it computes; Celery alone would wait for ever."""
-
-
-def end_in_time(services: TaskServices) -> None:
-    """Have this process's worker give up its model calls when it is told to stop, and end by itself if it hangs."""
-
-    def begin(**_: Any) -> None:
-        services.resources.calls.stop()
-        leave_in_time()
-
-    worker_shutting_down.connect(begin, weak=False)
 
 
 def leave_in_time() -> None:

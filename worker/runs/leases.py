@@ -29,7 +29,6 @@ class _Kept:
     def __init__(self, lease: Lease, until: float) -> None:
         self.lease = lease
         self.until = until
-        self.was_extended = False
 
 
 class LeaseKeeper:
@@ -74,12 +73,6 @@ class LeaseKeeper:
             if kept := self._kept.get(lease.token):
                 kept.until = time.monotonic() + seconds
 
-    def holds(self, lease: Lease) -> bool:
-        """Tell whether a lease was extended when it last was time, and will be again."""
-        with self._lock:
-            kept = self._kept.get(lease.token)
-            return kept is not None and kept.was_extended and kept.until > time.monotonic()
-
     def _run(self) -> None:
         while True:
             Event().wait(self.beat_seconds)  # time.sleep fails in a process whose clock libfaketime has moved
@@ -98,11 +91,8 @@ class LeaseKeeper:
     def _extend(self, tenant_id: UUID, due: list[_Kept]) -> None:
         """Extend leases, if the database can be reached. A lost one is found out at the commit."""
         try:
-            with self._database.transaction(tenant_id, is_progress=False) as connection:
-                held = runs.heartbeat(connection, [kept.lease for kept in due], self.lease_seconds)
+            with self._database.transaction(tenant_id) as connection:
+                runs.heartbeat(connection, [kept.lease for kept in due], self.lease_seconds)
         except Exception as error:  # noqa: BLE001 - nothing may end the thread that all leases of the process need
             # The database may be back before they run out; the next time it is tried again.
             log.warning("heartbeat.failed", error=fault(error), leases=len(due))
-            held = set()
-        for kept in due:
-            kept.was_extended = kept.lease.run_id in held

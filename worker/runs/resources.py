@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import math
-from concurrent.futures import Future, InvalidStateError, wait
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import cached_property
 from threading import Lock, Thread
@@ -54,8 +54,8 @@ class Calls:
             with suppress(InvalidStateError):  # the answer came first
                 future.set_exception(StoppingError())
 
-    def wait(self, call: Callable[[], T], beat: Callable[[], None], seconds: float) -> T:
-        """Return what `call` returns; run `beat` every so many seconds until then.
+    def wait(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns. Raises StoppingError if the process stops meanwhile.
 
         The call has a thread of its own: if it is given up, it ends with the process.
         """
@@ -68,8 +68,6 @@ class Calls:
         settle = contextvars.copy_context().run
         Thread(target=settle, args=(_settle, future, call), name="model-call", daemon=True).start()
         try:
-            while not wait([future], seconds).done:
-                beat()
             return future.result()
         finally:
             with self._lock:
@@ -150,13 +148,8 @@ class RunResources:
         return self._wait(call, lease, math.inf)
 
     def _wait(self, call: Callable[[], T], lease: Lease, seconds: float) -> T:
-        def beat() -> None:
-            # Only a lease that is held counts as progress: whoever waits without one is stuck in the end.
-            if self.leases.holds(lease):
-                self.database.mark()
-
         self.leases.keep_for(lease, seconds)
-        answer = self.calls.wait(call, beat, self.leases.beat_seconds)
+        answer = self.calls.wait(call)
         self.leases.keep_for(lease, self.leases.limit_seconds)
         return answer
 

@@ -32,7 +32,6 @@ def promote_cold(database: Database) -> int:
             # One that cannot be promoted holds up no others; the next sweep tries it again.
             log.warning("snapshot.not_promoted", conversation_id=str(conversation_id), error=fault(error))
             continue
-        database.mark()
         promoted += outcome in {"promoted", "checked"}
         if outcome in {"promoted", "outdated"}:
             log.info("snapshot.waited", conversation_id=str(conversation_id), outcome=outcome)

@@ -1,4 +1,4 @@
-"""What waits in rows of its own, for sweepers and housekeeping: neither has to load what does it."""
+"""What waits in rows of its own, for the sweep and housekeeping: neither has to load what does it."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ ERRANDS: Final = (
         lambda settings: settings.webhook_delivery_retention_days,
     ),
 )
-"""What waits in rows of its own, for sweepers and housekeeping."""
+"""What waits in rows of its own, for the sweep and housekeeping."""

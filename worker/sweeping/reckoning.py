@@ -74,7 +74,6 @@ class Reckoning:
                 before = None if each.before_seq is None else reckoned.get((each.conversation_id, each.before_seq))
                 reckoned[each.conversation_id, each.seq] = self._reckoned(each, before)
             usages.reckon(connection, reckoned)
-        self._database.mark()
         for each in due:
             METRICS.reckoned(each.input_tokens, each.cached_tokens, reckoned[each.conversation_id, each.seq])
         return len(due)

@@ -1,4 +1,4 @@
-"""What the sweeper has sent already: a queue that nobody empties must not fill up with the same wake-ups."""
+"""What the sweep has sent already: a queue that nobody empties must not fill up with the same wake-ups."""
 
 from __future__ import annotations
 

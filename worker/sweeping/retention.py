@@ -37,7 +37,7 @@ PAGES: Final = 20
 ERASED_OF_TENANT: Final = 50
 """Conversations of one tenant that a round erases at most: then the next tenant has its turn."""
 ROUND_SECONDS: Final = 5.0
-"""Seconds after which a round begins no other conversation: the sweeper has more to do."""
+"""Seconds after which a round begins no other conversation: the sweep has more to do."""
 
 
 class _Allowance:
@@ -147,7 +147,7 @@ class MessageRetention:
         with tempfile.NamedTemporaryFile(dir=of_tenant, prefix=f".{name}.", delete=False) as file:
             unfinished = Path(file.name)
             try:
-                write_export(connection, tenant_id, conversation_id, file, self._database.mark)
+                write_export(connection, tenant_id, conversation_id, file)
                 file.flush()
                 os.fsync(file.fileno())
                 unfinished.replace(of_tenant / name)

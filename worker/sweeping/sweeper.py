@@ -1,11 +1,11 @@
-"""The sweeper: finds due checks whose wake-up got lost, runs that nobody works on, and webhooks to be sent.
+"""The sweep: finds due checks whose wake-up was lost, runs that no worker has, and webhooks to be sent.
 
-It also removes what its time is over for. Any number may run.
+It also removes rows past their retention. It is the body of the periodic tasks that beat sends.
 """
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -18,23 +18,25 @@ from runtime.broker import (
     BATCH,
     CHECK_TASK,
     CHECKS,
+    HOUSEKEEPING_TASK,
     LATER,
     QUEUES,
     RUN_TASK,
     SHARE,
     SUMMARIES,
+    SWEEP_TASK,
+    USAGES_TASK,
+    WEBHOOKS_TASK,
     QueueDepths,
 )
-from runtime.fault_points import pause_for_test
 from runtime.log import fault
-from runtime.release import VERSION
 from runtime.tracing import header, here, span
 from store.conversations import conversations
+from store.operations import periodic_locks
 from store.runs import runs
 from store.runs import stranded as stranded_runs
 from worker.database import Database
 from worker.metrics import METRICS
-from worker.process.progress import Progress
 from worker.sweeping.cold import promote_cold
 from worker.sweeping.errands import ERRANDS
 from worker.sweeping.housekeeping import Housekeeper
@@ -44,11 +46,9 @@ from worker.sweeping.resuming import Resuming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
-    from threading import Event
     from uuid import UUID
 
     from celery import Celery
-    from sqlalchemy import Engine
 
     from runtime.settings import Settings
     from store.conversations.conversations import OverdueCheck
@@ -59,8 +59,6 @@ log = structlog.get_logger()
 
 CHECKS_LIMIT: Final = 10_000
 """Due checks that one sweep takes on; the next has the rest."""
-HURRY_SECONDS: Final = 0.25
-"""Most seconds until a sweep begins that is wanted at once."""
 LOCK_TIMEOUT: Final = "1s"
 """Longest wait for what somebody has locked: the next sweep comes to it again, and everything else is waiting, too."""
 LIMIT: Final = 1_000
@@ -73,8 +71,10 @@ class Sweeper:
     def __init__(self, settings: Settings, app: Celery) -> None:
         self._settings = settings
         self._app = app
-        self.progress = Progress()
-        self._database = Database(settings, "sweeper", self.progress, lock_timeout=LOCK_TIMEOUT)
+        self._database = Database(settings, "beat", lock_timeout=LOCK_TIMEOUT)
+        # Connections of their own: a lock is held while the parts use the others.
+        self._locks = Database(settings, "sweeper-lock")
+        self._began_at: dict[str, float] = {}
         self._depths = QueueDepths(settings)
         self._housekeeper = Housekeeper(settings, self._database)
         self._resuming = Resuming(settings, self._database)
@@ -90,55 +90,48 @@ class Sweeper:
             "usages": Reckoning(settings, self._database).reckon,
             "housekeeping": self._housekeeping,
         }
+        self._tasks = {
+            SWEEP_TASK: ("waiting", "cold", "runs", "checks"),
+            WEBHOOKS_TASK: tuple(errand.name for errand in ERRANDS),
+            USAGES_TASK: ("usages",),
+            HOUSEKEEPING_TASK: ("housekeeping",),
+        }
+
+    def begin_counters(self) -> None:
+        """Count each part from 0: an alert sees the first failure as a change."""
         METRICS.name_parts(self._parts)
-        self._hurry = threading.Event()
 
-    @property
-    def engine(self) -> Engine:
-        """The engine of its connections."""
-        return self._database.engine
+    def carry_out(self, task: str) -> None:
+        """Carry out a periodic task, unless another process is at it or this one has just done it.
 
-    def run(self, stop: Event) -> None:
-        """Sweep until `stop` is set."""
-        log.info("sweeper.started", interval_seconds=self._settings.sweep_interval_seconds, release=VERSION)
-        while True:
-            with self.progress.task("sweep"):
-                self.sweep()
-            if self._rest(stop):
-                break
-        self.close()
-
-    def hurry(self) -> None:
-        """Have the next sweep begin at once."""
-        self._hurry.set()
-
-    def _rest(self, stop: Event) -> bool:
-        """Wait for the next sweep; True if there is to be none."""
-        until = time.monotonic() + self._settings.sweep_interval_seconds
-        while not self._hurry.is_set() and (left := until - time.monotonic()) > 0:
-            if stop.wait(min(left, HURRY_SECONDS)):
-                return True
-        self._hurry.clear()
-        return stop.is_set()
+        Beat sends one an interval, and several beats may. Those that piled up while no worker took them are done once.
+        """
+        now = time.monotonic()
+        if now - self._began_at.get(task, -math.inf) < self._settings.sweep_interval_seconds / 2:
+            return
+        self._began_at[task] = now
+        with self._locks.transaction(None) as connection:
+            if periodic_locks.try_lock(connection, task):
+                self.sweep(*self._tasks[task])
 
     def close(self) -> None:
         """Close every connection."""
         self._database.close()
+        self._locks.close()
         self._depths.close()
 
-    def sweep(self) -> int:
-        """Wake workers for everything overdue and keep house; return how much there was to wake them for.
+    def sweep(self, *names: str) -> int:
+        """Carry out parts, all by default; return how much there was to send messages for.
 
         What fails is logged, and the next sweep tries again.
         """
-        pause_for_test("sweep.started")
         started = time.monotonic()
         counts: dict[str, int] = {}
         failed: list[str] = []
         with span("sweep") as traced:
-            for name, part in self._parts.items():
+            for name in names or self._parts:
                 try:
-                    counts[name] = part()
+                    counts[name] = self._parts[name]()
                 except Exception as error:  # noqa: BLE001 - a sweeper that ends is worse than one that complains
                     failed.append(name)
                     METRICS.sweep_failed(name)
@@ -167,7 +160,6 @@ class Sweeper:
         ids = [str(check.conversation_id) for check in batch]
         self._send(CHECK_TASK, [ids], CHECKS, ids, priority)
         self._sent_checks.remember(batch, _check)
-        self.progress.mark()
 
     def _runs(self) -> int:
         settings = self._settings
@@ -229,7 +221,6 @@ class Sweeper:
 
     def _resume(self, tenant_id: UUID, run_id: UUID) -> int:
         self._send_one(RUN_TASK, tenant_id, run_id, SUMMARIES)
-        self.progress.mark()
         return 1
 
     def _housekeeping(self) -> int:

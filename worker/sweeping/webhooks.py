@@ -88,7 +88,7 @@ class Courier:
     def deliver(self, tenant_id: UUID, delivery_id: UUID) -> None:
         """Make one attempt, if one is due, and write down how it went.
 
-        Where too many are under way at slow receivers it stays due, with no attempt counted: the sweeper comes back
+        Where too many are under way at slow receivers it stays due, with no attempt counted: the sweep comes back
         to it. Quick ones are not bounded, since as many deliveries as they take in a second would wait for it too.
         """
         if not self._begin(tenant_id):

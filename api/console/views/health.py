@@ -82,8 +82,8 @@ def health(seen: Seen, processes: Sequence[ProcessSeen], alerts: Sequence[Alert]
                 messages,
             )
         )
-    sweepers = [each for each in there if each.kind == "sweeper"]
-    parts.append(Part("sweep", _level(sweepers, alerts, "sweep"), len(sweepers), 0, 0))
+    beats = [each for each in there if each.kind == "beat"]
+    parts.append(Part("sweep", _level(beats, alerts, "sweep"), len(beats), 0, 0))
     return Health(parts, seats, alerts, seen.depths is not None, seen.gateways)
 
 

@@ -85,42 +85,15 @@ language sql security definer set search_path = pg_catalog, public, pg_temp as $
     returning offered.id, offered.tenant_id
 $$;
 
--- Expire the leases of a process that is known to have ended, or of p_workers of its pool. Runs that are locked are being
--- committed, and left for the next look.
-create or replace function expire_leases(p_process uuid, p_workers text[]) returns integer
+-- Expire the leases of a process that ends. Runs that are locked are being committed, and left to their lease.
+create or replace function expire_leases(p_process uuid) returns void
 language sql security definer set search_path = pg_catalog, public, pg_temp as $$
     with lost as (
         select r.id from public.runs as r
         where r.state = 'running' and r.process_id = p_process and r.lease_expires_at >= now()
-            and (p_workers is null or r.worker = any (p_workers))
         for update of r skip locked
-    ), expired as (
-        update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id returning r.id
     )
-    select count(*)::pg_catalog.int4 from expired
-$$;
-
--- Expire the leases of processes that have missed p_beats heartbeats. The caller has had answers from the database without a
--- break for p_watched seconds; heartbeats that could not be written meanwhile are not missed. A claim, and a lease that is
--- kept alive for p_lease seconds, count as heartbeats. p_beat_seconds is for processes without a row.
-create or replace function expire_missed_leases(
-    p_beats integer, p_beat_seconds double precision, p_watched double precision, p_lease double precision
-) returns table (process_id uuid, leases integer)
-language sql security definer set search_path = pg_catalog, public, pg_temp as $$
-    with held as (
-        select r.id, r.lease_expires_at, p.seen_at, p_beats * coalesce(p.beat_seconds, p_beat_seconds) as patience
-        from public.runs as r left join public.processes as p on p.id = r.process_id
-        where r.state = 'running' and r.process_id is not null and r.lease_expires_at >= now()
-    ), lost as (
-        select r.id from public.runs as r join held as h on h.id = r.id
-        where h.patience <= p_watched
-            and (h.seen_at is null or h.seen_at < now() - make_interval(secs => h.patience))
-            and r.lease_expires_at < now() + make_interval(secs => p_lease - h.patience)
-        for update of r skip locked
-    ), expired as (
-        update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id returning r.process_id
-    )
-    select e.process_id, count(*)::pg_catalog.int4 from expired as e group by e.process_id
+    update public.runs as r set lease_expires_at = now() from lost where r.id = lost.id
 $$;
 
 -- Add a step's model calls to the day of its tenant.

@@ -174,7 +174,7 @@ grant select, insert, update on model_usage to palimpsest_background;
 -- of a tenant, and may be lost.
 create table processes (
     id uuid constraint pk_processes primary key,
-    kind text not null constraint ck_processes_kind check (kind in ('worker', 'sweeper', 'api', 'gateway')),
+    kind text not null constraint ck_processes_kind check (kind in ('worker', 'beat', 'api', 'gateway')),
     host text not null,
     pid integer not null,
     queues text[] not null,
@@ -185,13 +185,6 @@ create table processes (
     started_at timestamptz not null default now(),
     seen_at timestamptz not null default now(),
     summarizer text,
-    model text,
-    -- Where the process runs: host, boot and process id namespace, and its start time in ticks since that boot. With both,
-    -- another process at the same place can see that it has ended. Null where the system does not tell.
-    place text,
-    pid_started bigint,
-    -- Seconds between two of its heartbeats.
-    beat_seconds double precision
+    model text
 ) with (fillfactor = 50);
 grant select, insert, update (busy, oldest_task_at, seen_at), delete on processes to palimpsest_service;
-grant select (id, seen_at, beat_seconds) on processes to palimpsest_background;

@@ -1,6 +1,6 @@
 -- squawk-ignore-file require-concurrent-index-creation -- the tables are new and empty
 -- Token counts of providers for the calls that turns came from, a row a turn. They are written in batches off the request path.
--- Sweepers reckon them afterwards: the tokens shared with the call before, and the cost without compaction.
+-- Beats reckon them afterwards: the tokens shared with the call before, and the cost without compaction.
 create table turn_usages (
     tenant_id uuid not null,
     conversation_id uuid

@@ -357,7 +357,7 @@ def test_the_workers_of_its_queue_are_woken(service: Service, product: Chat) -> 
 
 
 def test_the_row_is_all_that_a_worker_needs(service: Service, product: Chat) -> None:
-    """So the sweeper finds it where the wake-up got lost."""
+    """So the sweep finds it where the wake-up got lost."""
     talk = Talk(service, product, *agent())
     name = talk.queue(strategy="tool_results")
     row = product.query("select * from runs where id = :r", r=ids.parse("run", name))[0]

@@ -23,11 +23,11 @@ from tests.support.eventually import eventually
 from tests.support.messages_api import problems
 from tests.support.servers.loopback_model import LoopbackModel
 from tests.support.servers.loopback_steps import empty, longer_than_input, max_tokens, ok, refusal, status
-from tests.support.service.in_process_worker import work
+from tests.support.service.in_process_worker import task_services, work
 from tests.support.service.problem_documents import problem
 from tests.support.service.running_api import conversation_at
 from tests.support.talk import answer, call, request, result
-from worker.app import create_app
+from worker import tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -639,11 +639,8 @@ def test_the_document_cannot_speak_to_the_model(service: Service) -> None:
 def test_a_block_run_leaves_the_conversations_own_runs_alone(service: Service) -> None:
     path = service.conversation(policy={**POLICY, "input_token_budget": 100, "min_savings_tokens": 10})
     service.append(path, HELLO, call(0), result(0, 400), call(1), result(1, 400), context=[LARGE])
-    app = create_app(service.settings)
-    check = app.tasks["palimpsest.check"]
-    check([str(conversation_at(path))])
-    check.services.database.close()
-    app.close()
+    with task_services(service.settings):
+        tasks.check([str(conversation_at(path))])
     own, for_block = sorted(runs_of(service, path), key=lambda run: str(run["trigger"]))
     assert (own["trigger"], own["state"], own["context_block"]) == ("check", "committed", None)
     assert (for_block["trigger"], for_block["state"]) == ("context_block", "queued")
@@ -701,9 +698,10 @@ def test_a_worker_that_lost_its_lease_writes_no_summary(service: Service) -> Non
 def test_a_worker_that_stops_leaves_the_run_to_another(service: Service) -> None:
     path = service.conversation(policy=POLICY)
     service.append(path, HELLO, context=[LARGE])
-    with LoopbackModel(default=ok("In short: omega.")) as model:
-        app = create_app(asking(service.settings, model))
-        services = app.tasks[RUN_TASK].services
+    with (
+        LoopbackModel(default=ok("In short: omega.")) as model,
+        task_services(asking(service.settings, model)) as services,
+    ):
         asked = len(model.requests)
         model.hold()
 
@@ -713,12 +711,10 @@ def test_a_worker_that_stops_leaves_the_run_to_another(service: Service) -> None
 
         model.then(stop)
         model.release()
-        app.tasks[RUN_TASK](str(service.tenant_id), str(ids.parse("run", runs_of(service, path)[0]["id"])))
+        tasks.run(str(service.tenant_id), str(ids.parse("run", runs_of(service, path)[0]["id"])))
         assert len(model.requests) > asked
         (run,) = runs_of(service, path)
         assert (run["state"], run["attempts"]) == ("queued", 0)
-        services.database.close()
-        app.close()
     summarize(service, path)
     assert full(service, path, 0)["has_summary"]
 

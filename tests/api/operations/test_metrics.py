@@ -139,7 +139,7 @@ def read(text: str) -> Samples:
 
 
 def scraped(port: int, token: str | None = None) -> Samples:
-    """Scrape a worker or a sweeper, once it answers."""
+    """Scrape a worker or beat, once it answers."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     items: list[httpx2.Response] = []
 
@@ -359,18 +359,16 @@ class TestWorkers:
             assert worker.end() == 0
 
     @pytest.mark.timeout(240)
-    def test_threads_count_what_models_cost_and_the_sweeper_what_it_found(
-        self, product: Product, model: LoopbackModel
-    ) -> None:
-        ports = free_port(), free_port()
+    def test_threads_count_what_models_cost_and_what_sweeps_found(self, product: Product, model: LoopbackModel) -> None:
+        port = free_port()
         with (
-            product.worker("checks,summaries", "--metrics-port", str(ports[0])) as worker,
-            product.worker("sweeper", env={"PALIMPSEST_METRICS_PORT": str(ports[1])}) as sweeper,
+            product.worker("checks,summaries", "--metrics-port", str(port)) as worker,
+            product.worker("beat") as beat,
         ):
-            conversation = long_talk(product)  # nobody wakes a worker but the sweeper
+            conversation = long_talk(product)  # nobody wakes a worker but the sweep
             eventually(ended(product, conversation), START_SECONDS)
-            eventually(lambda: ("palimpsest_runs_total", "", "committed") in scraped(ports[0]))
-            found = scraped(ports[0])
+            eventually(lambda: ("palimpsest_runs_total", "", "committed") in scraped(port))
+            found = scraped(port)
             name = product.chat.settings.model_of("anthropic")
             run = product.chat.run(conversation)
             steps = product.chat.steps(run.id)
@@ -383,19 +381,17 @@ class TestWorkers:
             assert found["palimpsest_model_requests_total", name, "ok"] == len(model.requests)
             assert found["palimpsest_model_request_duration_seconds_count", name] == len(model.requests)
             assert found["palimpsest_pool_size", "worker"] == product.chat.settings.database_pool_size
-            swept = scraped(ports[1])
-            assert swept["palimpsest_sweep_found_total", "checks"] >= 1
-            assert swept["palimpsest_sweep_failures_total", "checks"] == 0  # an alert sees a first one as a change
+            assert found["palimpsest_sweep_found_total", "checks"] >= 1
+            assert found["palimpsest_sweep_failures_total", "checks"] == 0  # an alert sees a first one as a change
             assert found["palimpsest_webhook_attempts_total", "dead"] == 0
-            assert swept["palimpsest_sweeps_total",] >= 1
-            assert swept["palimpsest_pool_size", "sweeper"] > 0
-            assert [worker.end(), sweeper.end()] == [0, 0]
+            assert found["palimpsest_sweeps_total",] >= 1
+            assert [worker.end(), beat.end()] == [0, 0]
 
     @pytest.mark.timeout(240)
     def test_a_port_that_is_taken_keeps_nobody_from_working(self, product: Product) -> None:
         with (
             socket.create_server(("127.0.0.1", 0)) as taken,
-            product.worker("sweeper", env={"PALIMPSEST_METRICS_PORT": str(taken.getsockname()[1])}) as sweeper,
+            product.worker("beat", env={"PALIMPSEST_METRICS_PORT": str(taken.getsockname()[1])}) as sweeper,
         ):
             eventually(lambda: "metrics.not_served" in sweeper.log.read_text(), START_SECONDS)
             assert "Address already in use" in sweeper.log.read_text()

@@ -190,8 +190,8 @@ def test_turns_of_two_tenants_share_few_connections(behind: Product, tenant: Ten
 
 def test_a_summary_is_made_through_it(behind: Product) -> None:
     conversation = long_talk(behind)
-    with behind.worker("sweeper") as sweeper, behind.worker("checks,summaries") as worker:
-        # Nobody sends the wake-up: the sweeper has to find the check, through the pooler as well.
+    with behind.worker("beat") as sweeper, behind.worker("checks,summaries") as worker:
+        # Nobody sends the wake-up: the sweep has to find the check, through the pooler as well.
         eventually(ended(behind, conversation), 60)
         assert worker.process.poll() is None
         assert sweeper.process.poll() is None

@@ -62,13 +62,13 @@ def made_at(identifier: UUID) -> datetime:
 @pytest.mark.fault("F21")
 @pytest.mark.slow
 def test_a_lease_is_the_databases_to_time(installation: Installation, shifted: Callable[[int], dict[str, str]]) -> None:
-    """The worker that has the lease is an hour behind; the sweeper, and the worker that joins it, an hour ahead.
+    """The worker that has the lease is an hour behind; the sweep, and the worker that joins it, an hour ahead.
 
     Nobody takes the run over as long as the lease is kept alive, twice over its length; then its worker is killed.
     """
     ahead, behind = shifted(1), shifted(-1)
     with (
-        installation.running("sweeper", env=ahead),
+        installation.running("beat", env=ahead),
         installation.running("checks,summaries", env=behind) as (holder,),
     ):
         talk = asked(installation)
@@ -121,7 +121,7 @@ def is_off(told: datetime, hours: int) -> bool:
 def test_the_clock_of_a_worker_is_moved(installation: Installation, clock: Clock, hours: int) -> None:
     """In the middle of a summary, beside a worker whose clock is right; what is due afterwards is done by either."""
     with (
-        installation.running("sweeper", env=PATIENT),
+        installation.running("beat", env=PATIENT),
         installation.running("checks,summaries", env={**PATIENT, **clock.env}) as (worker,),
     ):
         talk = asked(installation)
@@ -154,7 +154,7 @@ def test_the_clocks_of_api_and_sweeper_are_moved(installation: Installation, clo
     """While a summary is made and turns come in: no lease is taken, no turn refused or stored twice, none is missed."""
     with (
         installation.api(env=clock.env),
-        installation.running("sweeper", env={**PATIENT, **clock.env}),
+        installation.running("beat", env={**PATIENT, **clock.env}),
         installation.running("checks,summaries", env=PATIENT),
     ):
         talk = asked(installation)
@@ -168,7 +168,7 @@ def test_the_clocks_of_api_and_sweeper_are_moved(installation: Installation, clo
         assert turn.send_until_stored().status_code == 201
         assert turn.send().headers["idempotency-replayed"] == "true"
         later = installation.talk()
-        installation.chat.append(later.id, messages := later.long())  # nobody wakes a worker: the sweeper has to
+        installation.chat.append(later.id, messages := later.long())  # nobody wakes a worker: the sweep has to
         later.sent.extend(messages)
         installation.model.release()
         once(talk.end_state(runs=1))

@@ -87,7 +87,7 @@ def test_the_log_has_no_room_in_the_middle_of_appends(
     tmp_path: Path, redis_server: EmbeddedRedis, measured: Callable[[str, float], None]
 ) -> None:
     """The server ends, and again when it is started as long as there is no room."""
-    with small(tmp_path, redis_server) as disk, disk.installation.running("checks,summaries", "sweeper") as workers:
+    with small(tmp_path, redis_server) as disk, disk.installation.running("checks,summaries", "beat") as workers:
         installation = disk.installation
         talk = asked(installation)
         with load(installation) as clients:

@@ -114,7 +114,7 @@ def connections(server: OwnPostgres) -> int:
 
 def test_a_slow_log(installation: Installation, measured: Callable[[str, float], None]) -> None:
     """Every write of it takes a tenth of a second, and everybody waits for it."""
-    with installation.running("checks,summaries", "sweeper"), load(installation) as clients:
+    with installation.running("checks,summaries", "beat"), load(installation) as clients:
         talk = asked(installation)
         installation.model.release()
         once(talk.end_state(runs=1))
@@ -128,7 +128,7 @@ def test_a_log_that_takes_nothing(
     installation: Installation, server: OwnPostgres, measured: Callable[[str, float], None]
 ) -> None:
     """In the middle of more appends than there are connections, and when the model has answered."""
-    with installation.running("checks,summaries", "sweeper") as workers:
+    with installation.running("checks,summaries", "beat") as workers:
         with load(installation) as clients:
             talk = asked(installation)
             turn = Turn(talk, installation.client)

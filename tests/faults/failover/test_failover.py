@@ -154,7 +154,7 @@ def load(installation: Installation, *, reads: bool = True) -> Iterator[list[Cli
             over.set()
         for done in sending:
             done.result(SETTLE_SECONDS)
-    with installation.running("checks,summaries", "sweeper"):
+    with installation.running("checks,summaries", "beat"):
         for each in clients:
             each.talk.end_state(runs=0)
 
@@ -185,7 +185,7 @@ def test_no_acknowledged_turn_is_lost(pair: Pair, measured: Callable[[str, float
     """In the middle of appends, and of a model's call, whose answer comes while there is no primary."""
     installation = pair.installation
     pair.wait_for_standby()
-    with installation.running("checks,summaries", "sweeper") as workers:
+    with installation.running("checks,summaries", "beat") as workers:
         talk = asked(installation)
         with load(installation) as clients:
             pair.primary.crash()
@@ -205,7 +205,7 @@ def test_a_primary_that_takes_no_more_writes_is_left(pair: Pair, measured: Calla
     """As in a planned change of roles: its connections stay open, and would answer for good that it is read-only."""
     installation = pair.installation
     pair.wait_for_standby()
-    with installation.running("checks,summaries", "sweeper"), load(installation) as clients:
+    with installation.running("checks,summaries", "beat"), load(installation) as clients:
         talk = asked(installation)
         pair.take_no_writes()
         turn = refused(talk, installation.client)
@@ -345,7 +345,7 @@ def test_processes_say_that_acknowledged_commits_are_lost_and_since_when(pair: P
     """Without having been asked for anything: a heartbeat that was acknowledged after them is gone as well."""
     installation = pair.installation
     talk = installation.talk({"compaction_enabled": False})
-    with installation.running("checks,summaries", "sweeper") as workers:
+    with installation.running("checks,summaries", "beat") as workers:
         talk.append(request("there"))
         pair.silence_once_replayed()
         lost = Turn(talk, installation.client)

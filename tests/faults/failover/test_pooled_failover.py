@@ -96,7 +96,7 @@ def test_no_acknowledged_turn_is_lost_behind_pgbouncers(
 ) -> None:
     """In the middle of appends, and of a model's call, whose answer comes while there is no primary."""
     installation = pair.installation
-    with installation.api(), installation.running("checks,summaries", "sweeper") as workers:
+    with installation.api(), installation.running("checks,summaries", "beat") as workers:
         talk = asked(installation)
         assert (told(pooled.primary), told(pooled.standby)) == ("off", "on")
         with load(installation) as clients:
@@ -117,7 +117,7 @@ def test_a_primary_behind_a_pgbouncer_that_takes_no_more_writes_is_left(
 ) -> None:
     """As in a planned change of roles; the connections to its PgBouncer stay open."""
     installation = pair.installation
-    with installation.api(), installation.running("checks,summaries", "sweeper"), load(installation) as clients:
+    with installation.api(), installation.running("checks,summaries", "beat"), load(installation) as clients:
         talk = asked(installation)
         # What is asked for the first time after the promotion is answered as it is by then.
         assert (told(pooled.primary), told(pooled.standby)) == ("off", "on")

@@ -97,7 +97,7 @@ def test_wake_ups_go_to_the_new_master(
         eventually(lambda: is_replica(sentinels.one))
         talks += woken(watched)
         watched.model.release()
-        with watched.running("sweeper"):
+        with watched.running("beat"):
             for talk in talks:
                 once(talk.end_state(runs=1))
         assert [worker.process.poll() for worker in workers] == [None] * 2

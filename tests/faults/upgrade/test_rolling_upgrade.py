@@ -197,7 +197,7 @@ def test_no_turn_fails_there_and_back(
                 stack.enter_context(installation.gateway(env={**release, **upstream})),
                 (
                     stack.enter_context(installation.worker("checks,summaries", "--concurrency", "2", env=release)),
-                    stack.enter_context(installation.worker("sweeper", env=release)),
+                    stack.enter_context(installation.worker("beat", env=release)),
                 ),
             )
             eventually(lambda: {each.process.pid for each in fleet.others} <= installation.alive(), START_SECONDS)

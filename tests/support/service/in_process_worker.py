@@ -2,43 +2,58 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import psycopg
 
-from runtime.broker import CHECK_TASK, RUN_TASK
+from runtime.broker import celery_app
 from tests.support.service.running_api import conversation_at
-from worker.app import create_app
+from worker import tasks
+from worker.services import TaskServices, replace_services
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
-
-    from celery import Celery
 
     from runtime.settings import Settings
 
-_KEPT: list[tuple[Settings, Celery]] = []
-"""The application of the settings that were used last: those of a module, which its tests use again and again."""
+_KEPT: list[TaskServices] = []
+"""The services of the settings that were used last: those of a module, which its tests use again and again."""
 QUEUED = "select tenant_id, id from runs where conversation_id = %s and state = 'queued'"
+
+
+@contextmanager
+def task_services(settings: Settings) -> Iterator[TaskServices]:
+    """Have the tasks of this process use services of these settings in the block."""
+    sender = celery_app(settings, "test")
+    services = TaskServices(settings, sender)
+    replace_services(services)
+    try:
+        yield services
+    finally:
+        replace_services(None)
+        services.close()
+        sender.close()
 
 
 def work(settings: Settings, conversation: UUID | str) -> None:
     """Do everything that is due for a conversation, given by its id or its path: the check, then what it queues."""
     identifier = conversation_at(conversation) if isinstance(conversation, str) else conversation
-    app = _app(settings)
-    check, run = app.tasks[CHECK_TASK], app.tasks[RUN_TASK]
-    check([str(identifier)])
-    with psycopg.connect(settings.database_url.get_secret_value(), autocommit=True) as connection:
-        for tenant_id, run_id in connection.execute(QUEUED, (identifier,)).fetchall():
-            run(str(tenant_id), str(run_id))
+    replace_services(_services(settings))
+    try:
+        tasks.check([str(identifier)])
+        with psycopg.connect(settings.database_url.get_secret_value(), autocommit=True) as connection:
+            for tenant_id, run_id in connection.execute(QUEUED, (identifier,)).fetchall():
+                tasks.run(str(tenant_id), str(run_id))
+    finally:
+        replace_services(None)
 
 
-def _app(settings: Settings) -> Celery:
-    """Return the worker's application, its connections open as a worker's are."""
-    if not _KEPT or _KEPT[0][0] is not settings:
+def _services(settings: Settings) -> TaskServices:
+    """Return the services of these settings, their connections open as a worker's are."""
+    if not _KEPT or _KEPT[0].settings is not settings:
         while _KEPT:
-            _, other = _KEPT.pop()
-            other.tasks[CHECK_TASK].services.database.close()
-            other.close()
-        _KEPT.append((settings, create_app(settings)))
-    return _KEPT[0][1]
+            _KEPT.pop().close()
+        _KEPT.append(TaskServices(settings, celery_app(settings, "test")))
+    return _KEPT[0]

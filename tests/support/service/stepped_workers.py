@@ -107,12 +107,10 @@ class SteppedDatabase(Database):
         self._process = process
 
     @contextmanager
-    def transaction(
-        self, tenant_id: UUID | None, *, one_moment: bool = False, is_progress: bool = True
-    ) -> Iterator[Connection]:
+    def transaction(self, tenant_id: UUID | None, *, one_moment: bool = False) -> Iterator[Connection]:
         """Stop, then open a transaction."""
         order = self._process.stop()
-        with super().transaction(tenant_id, one_moment=one_moment, is_progress=is_progress) as connection:
+        with super().transaction(tenant_id, one_moment=one_moment) as connection:
             yield connection
             if order == "die before commit":
                 raise DeathError

@@ -27,11 +27,13 @@ from tests.support.eventually import eventually
 from tests.support.processes import Product, product
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.in_process import chat_alone as chat
+from tests.support.service.in_process_worker import task_services
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import request, rounds
 from tests.worker.checks.test_sweeper import Broker, age, broker, long_talk, make_sweeper
-from worker.app import create_app
+from worker import tasks
 from worker.sweeping.resending import AGAIN_SECONDS, Sent
+from worker.sweeping.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
     from store.runs.runs import Lease
     from tests.support.servers.loopback_model import LoopbackModel
-    from worker.sweeping.sweeper import Sweeper
 
 __all__ = ["broker", "chat", "make_sweeper", "product"]
 
@@ -82,7 +83,7 @@ class TestChecks:
     def test_what_is_beyond_a_tenants_share_waits_for_wake_ups_that_come_later(
         self, chat: Chat, other: Chat, make_sweeper: Callable[..., Sweeper], broker: Broker, broker_url: str
     ) -> None:
-        """The sweeper has sent everything by the time at which the other tenant's turn comes in."""
+        """The sweep has sent everything by the time at which the other tenant's turn comes in."""
         chat.query(DUE, tenant=chat.tenant_id, many=500)
         assert make_sweeper().sweep() == 500
         settings = chat.settings.model_copy(update={"broker_url": type(chat.settings.broker_url)(broker_url)})
@@ -104,10 +105,10 @@ class TestChecks:
             for conversation in theirs:
                 other.append(conversation, [request("go"), *rounds(4, 600)])
             for each in (product.chat, other):
-                age(each)  # a sweeper that starts at once would leave those that are not overdue yet
-            with product.worker("sweeper") as sweeper:
-                eventually(lambda: any(event["event"] == "sweep.checks" for event in sweeper.events), 60)
-                assert sweeper.end() == 0
+                age(each)
+            sweeper = Sweeper(product.chat.settings, product.app)
+            sweeper.sweep("checks")
+            sweeper.close()
             done = "select count(*) from runs where finished_at is not null"
             with product.worker("checks", "--concurrency", "1") as worker:
                 eventually(lambda: product.chat.query(done)[0][0] == 120, 120)
@@ -286,24 +287,21 @@ class TestPlaces:
         self, chat: Chat, make_settings: Callable[..., Settings], broker: Broker, broker_url: str
     ) -> None:
         settings = make_settings(broker_url=broker_url, summaries_per_tenant=1)
-        app = create_app(settings)
-        run = app.tasks[RUN_TASK]
-        first, second, third = self.queued(chat, 3)
-        held = self.claim(chat, first, Places())
-        assert held is not None
-        run(str(chat.tenant_id), str(second))
-        assert broker.take(SUMMARIES) == []
-        assert [row.state for row in chat.query("select state from runs order by id")] == [
-            "running",
-            "queued",
-            "queued",
-        ]
-        chat.expire_lease(first)
-        run(str(chat.tenant_id), str(second))
-        assert [row.state for row in chat.query("select state from runs order by id")][1] == "committed"
-        assert broker.take(SUMMARIES) == [(RUN_TASK, [str(chat.tenant_id), str(third)])]
-        run.services.database.close()
-        app.close()
+        with task_services(settings):
+            first, second, third = self.queued(chat, 3)
+            held = self.claim(chat, first, Places())
+            assert held is not None
+            tasks.run(str(chat.tenant_id), str(second))
+            assert broker.take(SUMMARIES) == []
+            assert [row.state for row in chat.query("select state from runs order by id")] == [
+                "running",
+                "queued",
+                "queued",
+            ]
+            chat.expire_lease(first)
+            tasks.run(str(chat.tenant_id), str(second))
+            assert [row.state for row in chat.query("select state from runs order by id")][1] == "committed"
+            assert broker.take(SUMMARIES) == [(RUN_TASK, [str(chat.tenant_id), str(third)])]
 
     @pytest.mark.slow
     @pytest.mark.fault("F31")

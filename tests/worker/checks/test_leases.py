@@ -12,15 +12,16 @@ from celery.exceptions import Reject
 from structlog.testing import capture_logs
 
 from compaction.steps.runs import RunState
-from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES
+from runtime.broker import CHECKS, SUMMARIES
 from runtime.queues import Queue
 from store.conversations import conversations, snapshots
 from store.runs import runs
 from tests.support.eventually import PATIENCE_SECONDS, eventually
 from tests.support.service.in_process import Chat, Workers, check_state, head
+from tests.support.service.in_process_worker import task_services
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import exchanges, request, rounds
-from worker.app import create_app
+from worker import tasks
 from worker.runs import execution
 from worker.runs.resources import Calls, StoppingError
 
@@ -288,56 +289,51 @@ class TestWhileTheModelIsAsked:
 class TestCalls:
     def test_an_answer_is_returned_and_an_error_raised(self) -> None:
         calls = Calls()
-        assert calls.wait(lambda: 7, lambda: None, 1) == 7
+        assert calls.wait(lambda: 7) == 7
         with pytest.raises(TimeoutError, match="the call's own"):
-            calls.wait(lambda: (_ for _ in ()).throw(TimeoutError("the call's own")), lambda: None, 1)
+            calls.wait(lambda: (_ for _ in ()).throw(TimeoutError("the call's own")))
 
     def test_nothing_begins_after_the_stop(self) -> None:
         calls = Calls()
         calls.stop()
         with pytest.raises(StoppingError):
-            calls.wait(lambda: pytest.fail("it was stopped"), lambda: None, 1)
+            calls.wait(lambda: pytest.fail("it was stopped"))
 
 
 class TestTasks:
     """The bodies of the Celery tasks, with a real broker behind them."""
 
     def test_a_run_is_handed_over_by_its_ids(self, chat: Chat, broker_url: str) -> None:
-        app = create_app(chat.renew(broker_url=broker_url).settings)
-        conversation = long_talk(chat)
-        app.tasks[CHECK_TASK]([str(conversation)])
-        run = chat.run(conversation)
-        assert (run.state, run.queue) == ("queued", SUMMARIES)
-        with redis.Redis.from_url(broker_url, decode_responses=True) as client:
-            (message,) = client.lrange(f"palimpsest:{SUMMARIES}", 0, -1)
-            assert client.llen(f"palimpsest:{CHECKS}") == 0
-        assert "lorem" not in message
-        app.tasks[RUN_TASK](str(chat.tenant_id), str(run.id))
-        run = chat.run(conversation)
-        assert run.finished_at is not None
-        app.tasks[RUN_TASK](str(chat.tenant_id), str(run.id))  # delivered once more: nobody's any more
-        assert chat.run(conversation) == run
-        app.close()
+        with task_services(chat.renew(broker_url=broker_url).settings):
+            conversation = long_talk(chat)
+            tasks.check([str(conversation)])
+            run = chat.run(conversation)
+            assert (run.state, run.queue) == ("queued", SUMMARIES)
+            with redis.Redis.from_url(broker_url, decode_responses=True) as client:
+                (message,) = client.lrange(f"palimpsest:{SUMMARIES}", 0, -1)
+                assert client.llen(f"palimpsest:{CHECKS}") == 0
+            assert "lorem" not in message
+            tasks.run(str(chat.tenant_id), str(run.id))
+            run = chat.run(conversation)
+            assert run.finished_at is not None
+            tasks.run(str(chat.tenant_id), str(run.id))  # delivered once more: nobody's any more
+            assert chat.run(conversation) == run
 
     def test_without_a_broker_the_run_is_queued_all_the_same(self, chat: Chat) -> None:
-        app = create_app(chat.renew(broker_url="redis://127.0.0.1:1/0").settings)
-        conversation = long_talk(chat)
-        with capture_logs() as events:
-            app.tasks[CHECK_TASK]([str(conversation)])
+        with task_services(chat.renew(broker_url="redis://127.0.0.1:1/0").settings), capture_logs() as events:
+            conversation = long_talk(chat)
+            tasks.check([str(conversation)])
         assert [event["event"] for event in events if event["event"] == "wakeup.lost"]
         assert chat.run(conversation).state == "queued"
-        app.close()
 
     def test_a_worker_that_stops_leaves_messages_to_others(self, chat: Chat, broker_url: str) -> None:
-        app = create_app(chat.renew(broker_url=broker_url).settings)
-        conversation = long_talk(chat)
-        app.tasks[CHECK_TASK]([str(conversation)])
-        task = app.tasks[RUN_TASK]
-        task.services.resources.calls.stop()
-        with pytest.raises(Reject):
-            task(str(chat.tenant_id), str(chat.run(conversation).id))
+        with task_services(chat.renew(broker_url=broker_url).settings) as services:
+            conversation = long_talk(chat)
+            tasks.check([str(conversation)])
+            services.resources.calls.stop()
+            with pytest.raises(Reject):
+                tasks.run(str(chat.tenant_id), str(chat.run(conversation).id))
         assert chat.run(conversation).attempts == 0
-        app.close()
 
 
 def test_rounds_that_came_while_the_head_was_cut_are_not_lost(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:

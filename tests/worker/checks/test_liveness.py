@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,19 +13,16 @@ from structlog.testing import capture_logs
 
 from actions.monitoring import installation
 from runtime import ids
-from runtime.broker import CHECK_TASK, CHECKS, LATER, QUEUES, SUMMARIES, QueueDepths, celery_app
+from runtime.broker import CHECK_TASK, CHECKS, LATER, QUEUES, SUMMARIES, celery_app
 from store.operations import processes
 from store.operations.processes import Activity, Beat, Process
 from tests.support.eventually import eventually
-from tests.support.processes import Product, ended, long_talk, product
+from tests.support.processes import Product, ended, product
 from tests.support.service.in_process import Chat, Workers
 from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.running_api import RunningApi, running_api
 from tests.support.talk import exchanges, request, rounds
-from worker.process.liveness import Watch
 from worker.process.losses import Losses
-from worker.process.progress import Progress
-from worker.process.worker_life import Consumed, PoolWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,18 +30,6 @@ if TYPE_CHECKING:
     from runtime.settings import Settings
 
 __all__ = ["chat", "product"]
-
-IMPATIENT = "from worker.process import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def seen(chat: Chat) -> dict[int, Any]:
@@ -60,20 +43,20 @@ class TestHeartbeats:
         with (
             product.worker("checks", "--concurrency", "3") as checks,
             product.worker("summaries", "--concurrency", "5") as summaries,
-            product.worker("sweeper") as sweeper,
+            product.worker("beat") as sweeper,
         ):
             pids = {each.process.pid for each in (checks, summaries, sweeper)}
             eventually(lambda: set(seen(product.chat)) >= pids, 60)
             rows = seen(product.chat)
             row = rows[checks.process.pid]
-            assert (row.kind, row.queues, row.slots, row.busy, row.oldest_task_at) == ("worker", ["checks"], 3, 0, None)
+            assert (row.kind, row.queues, row.slots) == ("worker", ["checks"], 3)
             assert row.host
             assert row.version
             assert row.seen_at >= row.started_at
             row = rows[summaries.process.pid]
             assert (row.kind, row.queues, row.slots) == ("worker", ["summaries"], 5)
             row = rows[sweeper.process.pid]
-            assert (row.kind, row.queues, row.slots) == ("sweeper", [], 1)
+            assert (row.kind, row.queues, row.slots) == ("beat", [], 1)
             eventually(lambda: seen(product.chat)[sweeper.process.pid].seen_at > row.seen_at)
             assert seen(product.chat)[sweeper.process.pid].started_at == row.started_at
             assert [each.end() for each in (checks, summaries, sweeper)] == [0, 0, 0]
@@ -172,12 +155,12 @@ def be_there(chat: Chat, kind: processes.Kind, *queues: str, slots: int = 1) -> 
 
 class TestReadiness:
     def test_every_part_is_named_and_missing_workers_only_degrade(self, api: RunningApi, chat: Chat) -> None:
-        missing = {"checks": "missing", "summaries": "missing", "sweeper": "missing"}
+        missing = {"checks": "missing", "summaries": "missing", "beat": "missing"}
         fine = {"database": "ok", "migrations": "ok", "broker": "ok"}
         assert ready(api) == (200, "degraded", fine | missing)
         worker = be_there(chat, "worker", CHECKS)
-        be_there(chat, "sweeper")
-        assert ready(api) == (200, "degraded", fine | {"checks": "ok", "summaries": "missing", "sweeper": "ok"})
+        be_there(chat, "beat")
+        assert ready(api) == (200, "degraded", fine | {"checks": "ok", "summaries": "missing", "beat": "ok"})
         be_there(chat, "worker", *QUEUES)
         assert ready(api) == (200, "ok", fine | dict.fromkeys(missing, "ok"))
         chat.query(
@@ -208,7 +191,7 @@ class TestMetrics:
         self, api: RunningApi, chat: Chat, make_settings: Callable[..., Settings], broker_url: str
     ) -> None:
         idle = metrics(api)
-        for name in ("due_checks", "oldest_due_check_seconds", "expired_leases", "dead_runs", "sweepers_alive"):
+        for name in ("due_checks", "oldest_due_check_seconds", "expired_leases", "dead_runs", "beats_alive"):
             assert idle[(f"palimpsest_{name}",)] == 0
         for state in ("queued", "running"):
             assert idle["palimpsest_active_runs", state] == 0
@@ -229,7 +212,7 @@ class TestMetrics:
         chat.expire_lease(expired.run_id)
         be_there(chat, "worker", CHECKS, slots=2)
         be_there(chat, "worker", *QUEUES, slots=64)
-        be_there(chat, "sweeper")
+        be_there(chat, "beat")
         app = celery_app(make_settings(broker_url=broker_url), "test")
         app.send_task(CHECK_TASK, args=[[]], queue=CHECKS)
         app.send_task(CHECK_TASK, args=[[]], queue=CHECKS, priority=LATER)
@@ -242,7 +225,7 @@ class TestMetrics:
         assert busy["palimpsest_active_runs", "queued"] == busy[("palimpsest_dead_runs",)] == 1
         assert (busy["palimpsest_workers_alive", CHECKS], busy["palimpsest_workers_alive", SUMMARIES]) == (2, 1)
         assert (busy["palimpsest_worker_slots", CHECKS], busy["palimpsest_worker_slots", SUMMARIES]) == (66, 64)
-        assert busy[("palimpsest_sweepers_alive",)] == 1
+        assert busy[("palimpsest_beats_alive",)] == 1
         assert (busy["palimpsest_queue_depth", CHECKS], busy["palimpsest_queue_depth", SUMMARIES]) == (2, 0)
 
     def test_nothing_old_stands_for_what_cannot_be_known(
@@ -260,77 +243,11 @@ class TestMetrics:
     ) -> None:
         with running_api(make_settings(broker_url=broker_url)) as api:
             before = metrics(api)
-            be_there(chat, "sweeper")
-            assert metrics(api)[("palimpsest_sweepers_alive",)] == before[("palimpsest_sweepers_alive",)] == 0
+            be_there(chat, "beat")
+            assert metrics(api)[("palimpsest_beats_alive",)] == before[("palimpsest_beats_alive",)] == 0
 
 
-class TestProgress:
-    def test_a_task_is_stuck_when_it_has_not_got_on_for_longer_than_the_bound(self) -> None:
-        clock = Clock()
-        progress = Progress(clock)
-        assert progress.stuck(0) == []
-        with progress.task("check"):
-            clock.now += 10
-            assert progress.stuck(10) == []
-            clock.now += 1
-            assert progress.stuck(10) == [("check", 11)]
-            progress.mark()
-            assert progress.stuck(10) == []
-            clock.now += 30
-        assert progress.stuck(10) == []
-        progress.mark()
-        assert progress.stuck(0) == []
-
-    def test_another_threads_progress_is_not_this_ones(self) -> None:
-        clock = Clock()
-        progress = Progress(clock)
-        entered, leave = threading.Event(), threading.Event()
-
-        def other() -> None:
-            with progress.task("other"):
-                entered.set()
-                leave.wait(30)
-
-        thread = threading.Thread(target=other)
-        thread.start()
-        entered.wait(30)
-        with progress.task("mine"):
-            clock.now += 10
-            progress.mark()
-            assert progress.stuck(5) == [("other", 10)]
-            clock.now += 20
-            assert progress.stuck(5) == [("other", 30), ("mine", 20)]
-        leave.set()
-        thread.join()
-
-    def test_transactions_are_progress_and_so_is_a_lease_that_is_held(self, chat: Chat) -> None:
-        clock = Clock()
-        progress = Progress(clock)
-        chat.database._progress = progress
-        workers = Workers(chat)
-        conversation = chat.begin({"input_token_budget": 0})
-        chat.append(conversation, exchanges(12, 200))
-        # Before the first attempt: the next beat is as far away as the lease was long when the last one came.
-        workers.resources.leases.lease_seconds = 0.03
-        lease = workers.hand_over(conversation)
-
-        def waits(seconds: float, call: Callable[[], object]) -> bool:
-            """Wait for a call that lasts through some beats; tell whether they were progress."""
-            clock.now += seconds
-            with workers.resources.leases.keeping(lease):
-                workers.resources.wait(call, lease)
-            return not progress.stuck(seconds - 1)
-
-        with progress.task("run"):
-            clock.now += 100
-            with chat.database.transaction(None):
-                pass
-            assert progress.stuck(1) == []
-            assert waits(100, lambda: eventually(lambda: not progress.stuck(99)))
-            chat.query("update runs set lease_token = gen_random_uuid() where id = :r", r=lease.run_id)
-            progress.mark()
-            assert not waits(100, lambda: threading.Event().wait(0.2))
-
+class TestLeases:
     def test_a_call_over_the_limit_keeps_its_lease_no_longer(self, chat: Chat) -> None:
         workers = Workers(chat)
         conversation = chat.begin({"input_token_budget": 0})
@@ -344,167 +261,18 @@ class TestProgress:
         assert chat.run(conversation).lease_expires_at == before
 
 
-class TestWatch:
-    def test_it_gives_up_once(self) -> None:
-        progress, given_up = Progress(), threading.Event()
-        watch = Watch(progress, 0.05, given_up.set)
-        with capture_logs() as events, progress.task("palimpsest.run"):
-            watch.start()
-            assert given_up.wait(30)
-            watch._thread.join(30)
-        (event,) = events
-        assert (event["event"], event["task"], event["log_level"]) == ("task.stuck", "palimpsest.run", "error")
-
-    def test_a_pool_that_takes_nothing_while_messages_wait(
-        self, make_settings: Callable[..., Settings], broker_url: str
-    ) -> None:
-        settings = make_settings(broker_url=broker_url)
-        clock, depths, app = Clock(), QueueDepths(settings), celery_app(settings, "test")
-        at = {"now": Consumed(begun=7, busy=0, oldest_seconds=None)}
-
-        def watch(queue: str) -> PoolWatch:
-            return PoolWatch(
-                Progress(),
-                300,
-                lambda: None,
-                frozen=None,
-                consumed=lambda: at["now"],
-                slots=2,
-                depths=depths,
-                queues=[queue],
-                queue_seconds=60,
-                clock=clock,
-            )
-
-        def after(watching: PoolWatch, seconds: float) -> bool:
-            clock.now += seconds
-            return watching.is_stuck()
-
-        idle, watched = watch(SUMMARIES), watch(CHECKS)
-        assert not after(watched, 0)
-        app.send_task(CHECK_TASK, args=[[]], queue=CHECKS, priority=LATER)
-        assert not after(watched, 60)
-        at["now"] = at["now"]._replace(begun=8)
-        assert not after(watched, 10)  # it took one
-        at["now"] = at["now"]._replace(busy=2)
-        assert not after(watched, 100)  # it has no room
-        at["now"] = at["now"]._replace(busy=1)
-        assert not after(watched, 60)
-        assert after(watched, 1)
-        assert not after(idle, 1_000)
-        assert not after(idle, 1_000)
-        depths.close()
-        app.close()
-
-    def test_a_broker_that_is_away_is_not_the_pools_fault(self, make_settings: Callable[..., Settings]) -> None:
-        clock, depths = Clock(), QueueDepths(make_settings(broker_url="redis://127.0.0.1:1/0"))
-        watch = PoolWatch(
-            Progress(),
-            300,
-            lambda: None,
-            frozen=None,
-            consumed=lambda: Consumed(0, 0, None),
-            slots=2,
-            depths=depths,
-            queues=[CHECKS],
-            queue_seconds=60,
-            clock=clock,
-        )
-        for _ in range(3):
-            clock.now += 100
-            assert not watch.is_stuck()
-        depths.close()
-
-    def test_a_process_whose_python_does_not_get_to_run_ends(self) -> None:
-        """PyDLL keeps the interpreter's lock while it sleeps in C."""
-        program = (
-            "import ctypes, time\n"
-            "from worker.process.liveness import Watch\n"
-            "from worker.process.progress import Progress\n"
-            "Watch(Progress(), 60.0, lambda: None, frozen=1.0).start()\n"
-            "time.sleep(0.2)\n"
-            "ctypes.PyDLL(None).sleep(60)\n"
-        )
-        done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=50)
-        assert done.returncode == 1
-        assert "Timeout" in done.stderr
-
-
-DEAF = """
-import os, sys
-from kombu.transport.redis import MultiChannelPoller
-ask = MultiChannelPoller._register_BRPOP
-def ask_no_more(self, channel):
-    if not os.path.exists(os.environ["DEAF_FROM"]):
-        ask(self, channel)
-    elif channel._in_poll:
-        channel._in_poll.disconnect()
-MultiChannelPoller._register_BRPOP = ask_no_more
-from cli.main import main
-sys.exit(main())
-"""
-"""A worker that stops asking for messages once a file is there."""
-
-
 @pytest.mark.slow
-class TestStuckProcesses:
-    """Real workers."""
-
-    def test_a_stuck_process_of_the_pool_is_replaced_and_its_message_done(self, product: Product) -> None:
-        product.env |= {"PALIMPSEST_TASK_STUCK_SECONDS": "1"}
-        conversation = product.chat.begin()
-        product.chat.append(conversation, [request("go"), *rounds(6, 600)])
-        with product.worker("checks", "--concurrency", "1") as worker:
-            with product.chat.database.transaction(product.chat.tenant_id) as connection:
-                connection.execute(text("select from conversations where id = :c for update"), {"c": conversation})
-                product.wake(conversation)
-                eventually(lambda: any(event["event"] == "task.stuck" for event in worker.events), 60)
-                connection.rollback()
-            # Nobody wakes it again: its message came back to the process that took its place.
-            eventually(ended(product, conversation), 60)
-            assert worker.process.poll() is None
-            assert worker.end() == 0
-        assert product.chat.run(conversation).state == "committed"
-
-    def test_a_worker_of_threads_that_is_stuck_ends_and_fails(self, product: Product) -> None:
-        product.program = ["-c", IMPATIENT]
-        product.env |= {"PALIMPSEST_TASK_STUCK_SECONDS": "2", "PALIMPSEST_SUMMARIZER": "extractive"}
-        conversation = product.chat.begin()
-        product.chat.append(conversation, [request("go"), *rounds(6, 600)])
-        with (
-            product.worker("checks,summaries", "--concurrency", "2") as worker,
-            product.chat.database.transaction(product.chat.tenant_id) as connection,
-        ):
-            connection.execute(text("select from conversations where id = :c for update"), {"c": conversation})
-            product.wake(conversation)
-            assert worker.process.wait(60) == 1
-        assert [event["event"] for event in worker.events if event["event"].endswith("stuck")] == ["task.stuck"]
-        product.program = ["-m", "cli.main"]
-        del product.env["PALIMPSEST_TASK_STUCK_SECONDS"]
-        with product.worker("checks,summaries", "--concurrency", "2") as next_one, product.worker("sweeper") as sweeper:
-            eventually(ended(product, conversation), 60)
-            assert (next_one.end(), sweeper.end()) == (0, 0)
-
-    def test_a_worker_that_no_longer_consumes_ends_and_fails(self, product: Product) -> None:
-        product.program = ["-c", DEAF]
-        product.env |= {"PALIMPSEST_QUEUE_STUCK_SECONDS": "1", "PALIMPSEST_TASK_STUCK_SECONDS": "4"}
-        product.env |= {"DEAF_FROM": str(product.folder / "deaf")}
-        product.env |= {"PALIMPSEST_HEARTBEAT_SECONDS": "0.1", "PALIMPSEST_SUMMARIZER": "extractive"}
-        conversation = long_talk(product)
-        with product.worker("checks,summaries", "--concurrency", "2") as worker:
-            eventually(lambda: seen(product.chat), 60)
-            (product.folder / "deaf").touch()
-            product.wake(conversation)
-            assert worker.process.wait(60) == 1
-        assert [event["event"] for event in worker.events if event["event"].endswith("stuck")] == ["queue.stuck"]
-
-    def test_a_sweeper_that_is_stuck_ends_and_fails(self, product: Product) -> None:
-        product.env |= {"PALIMPSEST_TASK_STUCK_SECONDS": "1"}
-        conversation = long_talk(product)
-        lease = Workers(product.chat).begin(conversation)
-        product.chat.expire_lease(lease.run_id)
+def test_a_pool_process_over_the_time_limit_is_replaced_and_its_check_done(product: Product) -> None:
+    product.env |= {"PALIMPSEST_TASK_TIME_LIMIT_SECONDS": "2"}
+    conversation = product.chat.begin()
+    product.chat.append(conversation, [request("go"), *rounds(6, 600)])
+    with product.worker("checks", "--concurrency", "1") as worker, product.worker("beat") as beat:
         with product.chat.database.transaction(product.chat.tenant_id) as connection:
             connection.execute(text("select from conversations where id = :c for update"), {"c": conversation})
-            with product.worker("sweeper") as sweeper:
-                assert sweeper.process.wait(60) == 1
-        assert "task.stuck" in {event["event"] for event in sweeper.events}
+            product.wake(conversation)
+            eventually(lambda: "Hard time limit" in worker.log.read_text(), 60)
+            connection.rollback()
+        eventually(ended(product, conversation), 60)
+        assert worker.process.poll() is None
+        assert (worker.end(), beat.end()) == (0, 0)
+    assert product.chat.run(conversation).state == "committed"

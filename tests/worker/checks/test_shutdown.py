@@ -10,12 +10,11 @@ import httpx2
 import psycopg
 import pytest
 import redis
-from sqlalchemy import text
 
 from runtime.broker import CHECKS, queue_keys
 from tests.support.eventually import eventually
 from tests.support.processes import Product, product
-from tests.support.talk import request, rounds
+from tests.support.talk import request
 
 if TYPE_CHECKING:
     from tests.conftest import Tenant
@@ -89,17 +88,3 @@ def test_a_request_that_does_not_end_does_not_keep_the_api(product: Product, ten
             assert under_way.result(60).status_code == 503
         client.close()
     assert product.chat.query("select from messages") == []
-
-
-@pytest.mark.slow
-def test_a_sweeper_that_hangs_ends_all_the_same(product: Product) -> None:
-    impatient = "from worker.process import shutdown; shutdown.STOP_SECONDS = 0.5; from cli.main import main; main()"
-    product.program = ["-c", impatient]
-    conversation = product.chat.begin()
-    product.chat.append(conversation, [request("go"), *rounds(6, 600)])
-    with product.chat.database.transaction(product.chat.tenant_id) as connection:
-        connection.execute(text("lock table conversations in access exclusive mode"))
-        with product.worker("sweeper") as sweeper:
-            eventually(lambda: connection.execute(text("select from pg_locks where not granted")).all(), 60)
-            assert sweeper.end() == 1
-    assert "worker.stop_overdue" in {event["event"] for event in sweeper.events}

@@ -1,4 +1,4 @@
-"""The sweeper: what Postgres says is left to do gets done, whatever became of the wake-ups."""
+"""The sweep: what Postgres says is left to do gets done, whatever became of the wake-ups."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from runtime.broker import CHECK_TASK, CHECKS, RUN_TASK, SUMMARIES, celery_app
+from runtime.broker import CHECK_TASK, CHECKS, PERIODIC_TASKS, RUN_TASK, SUMMARIES, SWEEP_TASK, celery_app
 from store import engine
-from tests.support.eventually import eventually
+from store.operations import periodic_locks
 from tests.support.service.in_process import Chat, Workers, check_state, head
 from tests.support.service.in_process import chat_alone as chat
 from tests.support.service.stub_summarizer import StubSummarizer
 from tests.support.talk import exchanges, request, rounds
+from worker.celery import app
 from worker.sweeping.sweeper import Sweeper
 
 if TYPE_CHECKING:
@@ -66,14 +67,14 @@ def make_sweeper(make_settings: Callable[..., Settings], broker_url: str) -> Ite
 
     def make(**fields: Any) -> Sweeper:
         settings = make_settings(**{"broker_url": broker_url, "max_attempts": 2} | fields)
-        app = celery_app(settings, "sweeper")
-        items.append((Sweeper(settings, app), app))
+        sender = celery_app(settings, "beat")
+        items.append((Sweeper(settings, sender), sender))
         return items[-1][0]
 
     yield make
-    for sweeper, app in items:
+    for sweeper, sender in items:
         sweeper.close()
-        app.close()
+        sender.close()
 
 
 def age(chat: Chat, seconds: int = 60) -> None:
@@ -283,15 +284,41 @@ def test_a_broker_that_is_away_is_complained_about_and_tried_again(
     chat.expire_lease(lease.run_id)
     chat.append(lost, [request("hello")])
     age(chat)
-    sweeper = make_sweeper(broker_url="redis://127.0.0.1:1/0", sweep_interval_seconds=0.05)
-    stop = threading.Event()
+    sweeper = make_sweeper(broker_url="redis://127.0.0.1:1/0")
     with capture_logs() as events:
-        thread = threading.Thread(target=sweeper.run, args=(stop,))
-        thread.start()
-        eventually(lambda: len([event for event in events if event["event"] == "sweep.failed"]) > 1, timeout=60)
-        stop.set()
-        thread.join(30)
-    assert not thread.is_alive()
+        sweeper.sweep()
+        sweeper.sweep()
     assert {event["part"] for event in events if event["event"] == "sweep.failed"} == {"checks"}
     assert chat.run(out_of_attempts).state == "dead"  # which needs no broker
     assert check_state(chat, lost) is not None
+
+
+class TestPeriodicTasks:
+    def test_one_process_at_a_time_carries_out_a_task(
+        self, chat: Chat, broker: Broker, make_sweeper: Callable[..., Sweeper]
+    ) -> None:
+        conversation = chat.begin()
+        chat.append(conversation, [request("hello")])
+        age(chat)
+        with chat.database.transaction(None) as connection:
+            assert periodic_locks.try_lock(connection, SWEEP_TASK)
+            make_sweeper().carry_out(SWEEP_TASK)
+            assert broker.take(CHECKS) == []
+        make_sweeper().carry_out(SWEEP_TASK)
+        assert broker.take(CHECKS) == [(CHECK_TASK, [[str(conversation)]])]
+
+    def test_tasks_that_piled_up_are_done_once(
+        self, chat: Chat, broker: Broker, make_sweeper: Callable[..., Sweeper]
+    ) -> None:
+        sweeper = make_sweeper(sweep_interval_seconds=60)
+        for count in (1, 0):
+            chat.append(chat.begin(), [request("hello")])
+            age(chat)
+            sweeper.carry_out(SWEEP_TASK)
+            assert len(broker.take(CHECKS)) == count
+
+    def test_beat_sends_each_periodic_task_and_workers_know_it(self) -> None:
+        app.loader.import_default_modules()
+        scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
+        assert scheduled == set(PERIODIC_TASKS)
+        assert scheduled < set(app.tasks)

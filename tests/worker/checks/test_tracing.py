@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 
 from runtime import ids
 from runtime import settings as settings_module
-from runtime.broker import CHECKS, RUN_TASK, celery_app, queue_keys
+from runtime.broker import CHECKS, celery_app, queue_keys
 from runtime.settings import Settings
 from runtime.spans import ids_of
 from runtime.tracing import HEADER, TRACING, header, here, span
@@ -22,9 +22,11 @@ from tests.conftest import make_tenant
 from tests.support.eventually import eventually
 from tests.support.processes import START_SECONDS, Product, ended, product
 from tests.support.servers.otlp_collector import Collector, otlp_collector
+from tests.support.service.in_process_worker import task_services
 from tests.support.service.running_api import Service, running_api
-from worker.app import create_app as create_worker
+from worker.celery import app
 from worker.sweeping.sweeper import Sweeper
+from worker.tasks import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,9 +94,11 @@ def long_turn(service: Service, path: str, **headers: str) -> UUID:
 
 def deliver(service: Service, queue: str = CHECKS) -> list[Mapping[str, Any]]:
     """Carry out the messages that wait in a queue as a worker would; return their headers."""
-    app = create_worker(service.settings)
     items = []
-    with redis.Redis.from_url(service.settings.broker_url.get_secret_value()) as client:
+    with (
+        task_services(service.settings),
+        redis.Redis.from_url(service.settings.broker_url.get_secret_value()) as client,
+    ):
         eventually(lambda: sum(client.llen(key) for key in queue_keys(queue)))
         for key in queue_keys(queue):
             while (raw := client.rpop(key)) is not None:
@@ -107,8 +111,6 @@ def deliver(service: Service, queue: str = CHECKS) -> list[Mapping[str, Any]]:
                     task(*args, **kwargs)
                 finally:
                     task.pop_request()
-    app.tasks[RUN_TASK].services.database.close()
-    app.close()
     return items
 
 
@@ -153,15 +155,12 @@ class TestInProcess:
             conversation: "00-{:032x}-{:016x}-01".format(*ids_of(request_id))
             for conversation, request_id in zip(conversations, sorted(requests), strict=True)
         }
-        app = create_worker(traced.settings)
-        check = app.tasks["palimpsest.check"]
-        check.push_request(**header(places))
-        try:
-            check(conversations)
-        finally:
-            check.pop_request()
-            check.services.database.close()
-            app.close()
+        with task_services(traced.settings):
+            check.push_request(**header(places))
+            try:
+                check(conversations)
+            finally:
+                check.pop_request()
         (task,) = named(spans, "palimpsest.check")
         assert task.parent is None
         assert linked(task) == {ids_of(request_id) for request_id in requests}
@@ -194,11 +193,8 @@ class TestInProcess:
         path = traced.conversation(policy=SMALL)
         request_id = long_turn(traced, path)
         conversation = ids.parse("conv", path.rpartition("/")[2])
-        app = create_worker(traced.settings)
-        check = app.tasks["palimpsest.check"]
-        check([str(conversation)])  # as the sweeper's message has it: from nowhere
-        check.services.database.close()
-        app.close()
+        with task_services(traced.settings):
+            check([str(conversation)])  # as the sweep's message has it: from nowhere
         (run,) = named(spans, "run")
         assert run.context.trace_id != ids_of(request_id)[0]
         assert linked(run) == {ids_of(request_id)}
@@ -211,11 +207,11 @@ class TestInProcess:
             eventually(lambda: client.llen(queue_keys(CHECKS)[0]))
             client.flushall()
         settings = traced.settings.model_copy(update={"check_overdue_seconds": 0.0})
-        app = celery_app(settings, "sweeper")
-        sweeper = Sweeper(settings, app)
+        sender = celery_app(settings, "beat")
+        sweeper = Sweeper(settings, sender)
         sweeper.sweep()
         sweeper.close()
-        app.close()
+        sender.close()
         deliver(traced)
         (sweep,) = named(spans, "sweep")
         assert sweep.parent is None
@@ -272,16 +268,13 @@ class TestInProcess:
             assert secret not in written
 
     def test_what_the_broker_says_of_traces_is_not_trusted(self, traced: Service, spans: InMemorySpanExporter) -> None:
-        app = create_worker(traced.settings)
-        check = app.tasks["palimpsest.check"]
         for told in (CANARY, 7, {"a": 7}, {"a": CANARY}, {"a": CALLER, "b": None}, [CALLER]):
             check.push_request(**{HEADER: told})
             try:
-                check([])
+                with task_services(traced.settings):
+                    check([])
             finally:
                 check.pop_request()
-        check.services.database.close()
-        app.close()
         assert len(named(spans, "palimpsest.check")) == 6
         assert CANARY not in " ".join(each.to_json() for each in spans.get_finished_spans())
 

@@ -284,7 +284,7 @@ def test_turns_are_deferred_as_soon_as_the_broker_has_gone(chat: Chat, broker: B
         "broker": "unavailable",
         "checks": "missing",
         "summaries": "missing",
-        "sweeper": "missing",
+        "beat": "missing",
     }
     assert chat.counted()["deferred"] == 1
     broker.start()

@@ -52,8 +52,8 @@ def test_sigterm_gives_up_a_model_call_and_another_worker_goes_on_at_once(
 def test_sigterm_ends_idle_workers_and_the_sweeper(product: Product) -> None:
     conversation = product.chat.begin()
     product.chat.append(conversation, [request("go"), *rounds(6, 600)])
-    with product.worker("checks") as checks, product.worker("sweeper") as sweeper:
-        eventually(ended(product, conversation), 60)  # nobody woke the worker: the sweeper did
+    with product.worker("checks") as checks, product.worker("beat") as sweeper:
+        eventually(ended(product, conversation), 60)  # nobody woke the worker: the sweep did
         assert (checks.end(), sweeper.end()) == (0, 0)
     for worker in (checks, sweeper):
         assert "Traceback" not in worker.log.read_text()

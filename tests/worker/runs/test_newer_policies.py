@@ -11,13 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from runtime import ids
-from runtime.broker import CHECK_TASK, RUN_TASK
 from tests.support.service.console_client import signed_in, text_of
 from tests.support.service.in_process import SMALL
-from tests.support.service.in_process_worker import QUEUED
+from tests.support.service.in_process_worker import QUEUED, task_services
 from tests.support.service.problem_documents import problem
 from tests.support.talk import exchanges
-from worker.app import create_app
+from worker.tasks import check as check_task
+from worker.tasks import run as run_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,10 +53,8 @@ def add_keys(service: Service, table: str, identifier: Any) -> None:
 @contextmanager
 def tasks(service: Service) -> Iterator[tuple[Any, Any]]:
     """Yield a worker's tasks, of a check and of a run."""
-    app = create_app(service.settings)
-    yield app.tasks[CHECK_TASK], app.tasks[RUN_TASK]
-    app.tasks[CHECK_TASK].services.database.close()
-    app.close()
+    with task_services(service.settings):
+        yield check_task, run_task
 
 
 def checked(service: Service, path: str, check: Any) -> tuple[UUID, UUID]:
