@@ -209,7 +209,8 @@ class RowDigests:
         """Return the digest of a row that is new here. A row that cannot be read means its own bytes."""
         try:
             value = _value(row)
-        except UNREADABLE:
+        except (msgspec.DecodeError, RecursionError):
+            # What is no UTF-8 is no JSON: that is the whole request's fault.
             _remember(self._opaque, remembered, None)
             return hashlib.sha256(row).digest()
         if isinstance(value, dict) and not is_accepted(shape, value):

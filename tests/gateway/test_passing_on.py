@@ -237,6 +237,7 @@ def test_history_that_only_others_can_read_is_counted(room: Room) -> None:
 def test_what_is_no_utf_8_is_no_json(room: Room, body: bytes) -> None:
     answer = room.client.post("/v1/messages", content=body)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert not room.providers.asked
 
 
 @pytest.mark.parametrize("said", ["true", "1"])
