@@ -145,7 +145,7 @@ def run_out(row: AnyRow, steps: Sequence[AnyRow]) -> RunOut:
 def claim_counts(steps: Sequence[AnyRow]) -> ClaimCounts | None:
     """Return how the lines of a run's summary came to their sources, None where no step wrote one."""
     details = [step.detail for step in steps if step.state == "committed" and step.detail]
-    return next((counts for detail in reversed(details) if (counts := ClaimCounts.read(detail))), None)
+    return next((counts for detail in reversed(details) if (counts := ClaimCounts.parse(detail))), None)
 
 
 def step_out(row: AnyRow) -> StepOut:

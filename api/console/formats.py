@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import json
 
-from compaction.claims.citations import named
+from compaction.claims.citations import format_seqs
 from runtime import ids
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def short(identifier: str) -> str:
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "number": number,
     "compact": compact,
-    "citation": named,
+    "citation": format_seqs,
     "percent": percent,
     "money": money,
     "axis_money": axis_money,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bench.cost.ladder import NO_HEAD, Head, Recording
 from compaction.cost.depth import choose
 from compaction.cost.survival import Life, SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Decision, Expected, Ready, bounds_of, decide, is_worth_summary
+from compaction.cost.swap import Decision, ExpectedCourse, Ready, bounds_of, decide, is_worth_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,7 +152,7 @@ class _WhenItPays:
             return True
         played = self._played
         freed = before - played.recording.tokens(ready, stored(played.recording, number))
-        expected = Expected(self._curve.expected_turns(number), self._pauses(number))
+        expected = ExpectedCourse(self._curve.expected_turns(number), self._pauses(number))
         return is_worth_summary(freed, played.prices, expected, played.summary_usd(ready))
 
     def _ready(self, number: int, head: Head, ready: Head) -> Ready:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from compaction.claims.citations import with_citations
+from compaction.claims.citations import add_citations
 from compaction.messages import blocks
 from compaction.pieces import newest
 from compaction.pins.left_out import with_note
@@ -72,7 +72,7 @@ class Memory:
         text, claims = self.snapshot.summary, self.snapshot.claims
         view = working.view
         if text is not None and claims:
-            cited = with_citations(text, claims)
+            cited = add_citations(text, claims)
             view = tuple(_replaced(message, text, cited) for message in view)
         left = missing_ranges_note(left_out(working, view), {})
         return with_note(view, left) if left else view

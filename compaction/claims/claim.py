@@ -1,4 +1,4 @@
-"""Claims: the lines of a summary, each with the originals that it rests on."""
+"""Claims: the lines of a summary with the originals that support them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Support = Literal["verbatim", "values", "unsupported"]
-"""Word for word in its sources; its values, names and most of its words are; or no source was found for it."""
+"""Whether the sources contain the line verbatim, contain its values, names and most of its words, or none was found."""
 MOST_CITED: Final = 12
-"""Messages that one line may rest on: whoever cites more has named no source."""
+"""Messages that one line may cite. A line with more has no usable source."""
 
 
 _WRITTEN: Final = re.compile(
@@ -22,7 +22,7 @@ _WRITTEN: Final = re.compile(
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """A line of a summary, and the seqs of the originals that it rests on, ascending; none where it has no support."""
+    """A line of a summary with the seqs of its originals, ascending. An unsupported line has none."""
 
     text: str
     seqs: tuple[int, ...] = ()
@@ -30,18 +30,18 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClaimCounts(NamedTuple):
-    """How the lines of one summary came to their sources."""
+    """Numbers of a summary's lines by the way in which their sources were found."""
 
     cited: int = 0
-    """By the summarizer, and borne out."""
+    """Cited by the summarizer and confirmed."""
     reattributed: int = 0
-    """To the one stretch of the conversation that bears them out: it had cited another, or none."""
+    """Attributed to the only stretch that supports the line, which cited another or none."""
     unsupported: int = 0
-    """Still in the summary."""
+    """Unsupported lines that the summary keeps."""
     dropped: int = 0
-    """Taken out of it."""
+    """Unsupported lines that were removed."""
     gone: int = 0
-    """Lines that the summary before it had marked as unsupported, where such lines are dropped now."""
+    """Removed lines that the earlier summary had marked as unsupported."""
 
     def __str__(self) -> str:
         gone = f", {self.gone} marked before are gone" if self.gone else ""
@@ -51,23 +51,23 @@ class ClaimCounts(NamedTuple):
         )
 
     @classmethod
-    def read(cls, detail: str) -> Self | None:
-        """Return the counts that a step's detail ends with, None for none."""
+    def parse(cls, detail: str) -> Self | None:
+        """Return the counts at the end of a step's detail, or None."""
         written = list(_WRITTEN.finditer(detail))
         return cls(*(int(number or 0) for number in written[-1].groups())) if written else None
 
 
-class Proved(NamedTuple):
-    """A summary without references, and what was found of its lines."""
+class ProvedSummary(NamedTuple):
+    """A summary without citations, with its claims and their counts."""
 
     text: str
     claims: tuple[Claim, ...]
     counts: ClaimCounts
     refusable: int = 0
-    """Unsupported lines that do not come from an earlier summary which named no sources itself."""
+    """Unsupported lines that do not come from an earlier summary without sources."""
 
 
-def counted(claims: Sequence[Claim]) -> ClaimCounts:
+def count_claims(claims: Sequence[Claim]) -> ClaimCounts:
     """Return the counts of claims whose sources are known by construction."""
     unsupported = sum(claim.support == "unsupported" for claim in claims)
     return ClaimCounts(cited=len(claims) - unsupported, unsupported=unsupported)

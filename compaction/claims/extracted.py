@@ -1,10 +1,10 @@
-"""The claims of an extract: its lines are from places that it knows, so nothing has to be searched for."""
+"""Claims of an extract, whose lines know their places."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compaction.claims.citations import says_something
+from compaction.claims.citations import makes_claim
 from compaction.claims.claim import Claim
 from compaction.extract.extractive import LATEST, previous_lines
 from compaction.text.dates import is_day_alone
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from compaction.claims.claim import Support
 
 
-def claims_of(
+def claims_of_extract(
     text: str,
     placed: Sequence[tuple[int, ...]],
     seqs: Mapping[int, Sequence[int]],
@@ -23,16 +23,16 @@ def claims_of(
     previous: str | None = None,
     earlier: Sequence[Claim] = (),
 ) -> tuple[Claim, ...]:
-    """Return what the lines of an extract rest on: `placed` are their places, `seqs` the originals at each.
+    """Return the claims of an extract: `placed` are the places of its lines, `seqs` the originals at each place.
 
-    Lines of an earlier summary rest on what they did there, by its claims `earlier`.
+    Lines of an earlier summary keep their sources from its claims `earlier`.
     """
     lines = [line for line in text.split("\n")[1:] if line != LATEST and not is_day_alone(line)]
     before = previous_lines(previous or "")
     known = {claim.text: claim for claim in earlier}
     claims: list[Claim] = []
     for line, places in zip(lines, placed, strict=False):
-        if not says_something(line):
+        if not makes_claim(line):
             continue
         carried = [known.get(before[place]) for place in places if place < 0]
         if carried:

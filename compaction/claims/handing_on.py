@@ -1,11 +1,11 @@
-"""What of an earlier summary the next one is made from."""
+"""The form of an earlier summary in the next summary's input."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compaction.claims.citations import left_over
-from compaction.claims.proof import bears_out
+from compaction.claims.citations import remove_empty_headings
+from compaction.claims.proof import supports
 from compaction.claims.sources import ClaimSource
 from compaction.summary.zone import carried_over
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from compaction.claims.claim import Claim
 
 
-def given_on(summary: str, claims: Sequence[Claim], *, marks: bool, unsourced: str | None = None) -> str:
-    """Return a summary without citations as the next one is made from it; `marks` is whether lines may lack support.
+def prepare_previous(summary: str, claims: Sequence[Claim], *, marks: bool, unsourced: str | None = None) -> str:
+    """Return a summary without citations as input of the next one.
 
-    Whoever reads a line that nothing bore out takes it over: where there are to be none, it is left out, and a heading
-    of nothing else with it. What comes from `unsourced`, a summary that named no sources, cannot have any, and stays.
+    `marks` is whether unsupported lines are allowed. If not, they are removed with their empty headings, because a
+    model would copy them. Lines from `unsourced`, a summary without sources, stay.
     """
     lines = carried_over(summary).split("\n")
     unsupported = {claim.text for claim in claims if claim.support == "unsupported" and not marks}
     inherited = ClaimSource(unsourced or "", ())
-    unsupported = {text for text in unsupported if not bears_out(inherited, text)}
-    return "\n".join(left_over([None if line.strip() in unsupported else line for line in lines]))
+    unsupported = {text for text in unsupported if not supports(inherited, text)}
+    return "\n".join(remove_empty_headings([None if line.strip() in unsupported else line for line in lines]))

@@ -1,4 +1,4 @@
-"""Claims as they are stored: by the number of their line, so that only the summary itself has its words."""
+"""Stored claims refer to their line by number, so that only the summary itself contains its text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class PackedClaim(msgspec.Struct, frozen=True, array_like=True):
-    """What the line `line` of a summary, counted from 0, rests on."""
+    """The sources of line `line` of a summary, from 0."""
 
     line: int
     seqs: tuple[int, ...]
     support: Support
 
 
-def packed(claims: Sequence[Claim], summary: str) -> list[list[Any]]:
-    """Return claims by the lines of their summary; one whose line is not in it any more is left out."""
+def pack_claims(claims: Sequence[Claim], summary: str) -> list[list[Any]]:
+    """Return claims by the number of their line. Claims whose line was removed are omitted."""
     lines = [line_text(line) for line in summary.split("\n")]
     rows: list[list[Any]] = []
     at = 0
@@ -34,8 +34,8 @@ def packed(claims: Sequence[Claim], summary: str) -> list[list[Any]]:
     return rows
 
 
-def unpacked(rows: Iterable[Any], summary: str) -> tuple[Claim, ...]:
-    """Return the claims of a summary from what is stored of them."""
+def unpack_claims(rows: Iterable[Any], summary: str) -> tuple[Claim, ...]:
+    """Return the claims of a summary from their stored form."""
     lines = summary.split("\n")
     claims = (msgspec.convert(row, PackedClaim) for row in rows)
     return tuple(

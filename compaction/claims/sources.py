@@ -1,4 +1,4 @@
-"""Sources: what a line of a summary may rest on, and where in it the line's values, names and words stand."""
+"""Sources of a summary's lines, and the search for values, names and words in them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from compaction.view import ViewMessage
 
 _READ_FOR_WORDS: Final = 20_000
-"""Characters of one message whose words are compared; values are looked up in all of it."""
+"""Characters of a message whose words are compared. Values are looked up in the whole message."""
 _LEAST_PIECE: Final = 12
-"""Characters; shorter pieces stand word for word in many a text by chance."""
+"""Characters below which a verbatim match may be a coincidence."""
 _SHOUTED: Final = 0.6
-"""Share of a line's words with a capital from which capitals tell no names: a title, or German."""
+"""Share of capitalized words from which capitals do not indicate names, as in titles and in German."""
 
 _TELLING_WORDS: Final = 6
 _STEM: Final = 3
-"""Characters; shorter words have no stem in `terms`."""
+"""Characters below which a word has no stem in `terms`."""
 
 _LEAD: Final = re.compile(
     r"^(?:[-*\u2022>\s]|\d{1,3}[.)]\s)*(?:(?:user|assistant|result|latest request): )?", re.IGNORECASE
@@ -54,30 +54,30 @@ _COUNTS: Final = (
     "twelve",
 )
 _ENDING: Final = r"(?:['\u2019]?[^\W\d_]{1,2})?"
-"""Of a name in its sentence; what goes on longer is another name."""
+"""Inflection of a name. A longer ending makes another name."""
 _PUT_TOGETHER: Final = frozenset({ValueKind.PATH, ValueKind.URL})
-"""Values that a reader may shorten or complete."""
+"""Values that a summary may shorten or complete."""
 _NARRATED: Final = terms(
     "user assistant conversation message asked asks wants wanted requested request said says told confirmed"
 )
-"""Stems that a summary uses to tell who said something: they need not stand in what was said."""
+"""Stems that attribute speech. They need not occur in the originals."""
 
 
 class LineFacts(NamedTuple):
-    """What of a line can be looked up: exact values and names, as they are spelled, and the stems of its words."""
+    """Searchable parts of a line: exact values and names as spelled, and the stems of its words."""
 
     facts: tuple[str, ...]
     words: frozenset[str]
     pieces: tuple[str, ...]
-    """Its wording between gaps, folded; none where it is too short for that to tell anything."""
+    """Normalized text between gaps. Empty if the line is too short for a verbatim match."""
 
 
 def facts_of(line: str) -> LineFacts:
-    """Return what of a line can be looked up."""
+    """Return the searchable parts of a line."""
     said = _LEAD.sub("", line, count=1).strip().strip("*_`")
     text = with_iso_dates(said)
     exact = [value for value in values(text) if any(char.isalnum() for char in value)]
-    # The first word of a line has a capital whatever it is; values are no words.
+    # The first word of a line is always capitalized. Values are not words.
     words = [word for word in _WORD.findall(text)[1:] if len(word) > _STEM and not any(map(str.isdigit, word))]
     names: list[str] = []
     if len(words) < _TELLING_WORDS or sum(word[0].isupper() for word in words) <= _SHOUTED * len(words):
@@ -86,20 +86,20 @@ def facts_of(line: str) -> LineFacts:
             for match in _NAME.finditer(text)
             if match.start() and match[0][0].isupper() and (name := match[0].lower()) not in exact
         ]
-    pieces = [_folded(piece) for piece in said.split(GAP.strip())]
+    pieces = [_normalize_piece(piece) for piece in said.split(GAP.strip())]
     kept = tuple(piece for piece in pieces if piece)
     is_long = bool(kept) and max(map(len, kept)) >= _LEAST_PIECE
     return LineFacts(tuple(dict.fromkeys([*exact, *names])), terms(text) - _NARRATED, kept if is_long else ())
 
 
 class ClaimSource:
-    """One thing that lines may rest on: an original, or a line of an earlier summary by what that rests on."""
+    """A possible source of lines: an original, or a line of an earlier summary with its sources."""
 
     def __init__(self, text: str, seqs: tuple[int, ...], *, support: Support = "verbatim") -> None:
         self._text = text
         self.seqs = seqs
         self.support = support
-        """What a line that quotes it has of the originals: no more than it has itself."""
+        """Support of a line that quotes this source."""
         self._known: dict[str, bool] = {}
 
     @cached_property
@@ -108,36 +108,36 @@ class ClaimSource:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The stems of its content words."""
+        """Return the stems of the source's content words."""
         return terms(clipped(self._text, _READ_FOR_WORDS))
 
     def has(self, fact: str) -> bool:
-        """Tell whether a value or a name stands in it."""
+        """Return whether the source contains a value or a name."""
         known = self._known.get(fact)
         if known is None:
-            known = self._known[fact] = _has(self._lookup, fact)
+            known = self._known[fact] = _contains_fact(self._lookup, fact)
         return known
 
     def is_likely_to_have(self, fact: str) -> bool:
-        """Tell the same by what is searched for quickly: a number that is written in another way is not found."""
+        """Return whether a fast search finds a value or a name. It misses numbers in another notation."""
         known = self._known.get(fact)
         return (
             known
             if known is not None
-            else any(map(self._lookup.folded.__contains__, _needles(fact))) and self.has(fact)
+            else any(map(self._lookup.folded.__contains__, _search_terms(fact))) and self.has(fact)
         )
 
     def quotes(self, piece: str) -> bool:
-        """Tell whether it has a folded piece of text word for word."""
+        """Return whether the source contains a normalized piece of text verbatim."""
         return piece in self._lookup.folded
 
 
 class Sources:
-    """Everything that the lines of one summary may rest on, in order: what came before its zone, then the zone.
+    """All sources of one summary's lines in order: the earlier summary, then the zone.
 
-    `earlier` are the claims of the summary before it, by which its lines reach the originals of earlier zones; `times`
-    and `names` are when messages were written and by whom, by seq, as far as it is known; `beside` are texts that stay
-    in the context, whose names a line may use without citing them.
+    `earlier` are the claims of the earlier summary, which lead to the originals of earlier zones. `times` and `names`
+    are the known times and authors of messages by seq. `beside` are texts that stay in the context, whose names a line
+    may use without citing them.
     """
 
     def __init__(
@@ -165,21 +165,21 @@ class Sources:
         self.seqs = by_seq.keys()
         self._beside = ClaimSource("\n".join(beside), ())
 
-    def beside(self, fact: str) -> bool:
-        """Tell whether a value or a name stands in what remains in the context anyway."""
+    def is_in_context(self, fact: str) -> bool:
+        """Return whether the remaining context contains a value or a name."""
         return self._beside.has(fact)
 
-    def places_with(self, fact: str) -> list[int]:
-        """Return where in the zone a value or a name stands."""
+    def find_places(self, fact: str) -> list[int]:
+        """Return the places in the zone that contain a value or a name."""
         return [place for place, source in enumerate(self.zone) if source.is_likely_to_have(fact)]
 
 
-def _folded(text: str) -> str:
+def _normalize_piece(text: str) -> str:
     return Text(" ".join(text.split())).folded.strip(" .,;:!?\"'\u201c\u201d")
 
 
-def _needles(fact: str) -> list[str]:
-    """Return texts of which one stands where a fact does."""
+def _search_terms(fact: str) -> list[str]:
+    """Return texts of which one must occur for a fact to be present."""
     if fact.isdecimal() and int(fact) < len(_COUNTS):
         return [fact, _COUNTS[int(fact)]]
     if kind_of(fact) is ValueKind.DATE:
@@ -189,13 +189,13 @@ def _needles(fact: str) -> list[str]:
     return [_POSSESSIVE.sub("", folded(fact).lstrip("$\u20ac\u00a3\u00a5#"))]
 
 
-def _has(text: Text, fact: str) -> bool:
+def _contains_fact(text: Text, fact: str) -> bool:
     if text.holds(fact):
         return True
     if any(char.isdigit() for char in fact):
         if fact.isdecimal() and int(fact) < len(_COUNTS):
             return text.holds(_COUNTS[int(fact)])
-        # Part of a number is another number.
+        # A part of a number is another number.
         return kind_of(fact) in _PUT_TOGETHER and text.knows(fact)
     if "/" in fact or "@" in fact or "_" in fact or "." in fact:
         return text.knows(fact)

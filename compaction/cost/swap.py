@@ -89,7 +89,7 @@ class Ready(NamedTuple):
     """Calls since the last snapshot became the head, or since the beginning."""
 
 
-class Expected(NamedTuple):
+class ExpectedCourse(NamedTuple):
     """How a conversation is expected to go on."""
 
     turns: float
@@ -140,7 +140,7 @@ def decide(ready: Ready, prices: CallPrices | None, expected_turns: float) -> De
     return Decision(ground is not Ground.WARM, ground, saved, cost, turns)
 
 
-def is_worth_summary(freed: int, prices: CallPrices | None, expected: Expected, usd: float) -> bool:
+def is_worth_summary(freed: int, prices: CallPrices | None, expected: ExpectedCourse, usd: float) -> bool:
     """Tell whether a summary that is asked for in a pause, below the thresholds, is worth the `usd` that it costs.
 
     What it frees the call after the pause would write to the cache, as would those after further pauses; the others

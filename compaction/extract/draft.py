@@ -1,4 +1,4 @@
-"""The draft of an extract: lines about speech and calls, in order, in which every clause is still optional."""
+"""The draft of an extract: lines of speech and calls, in order, whose clauses are not chosen yet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from compaction.extract.changes import Changes, changed
+from compaction.extract.changes import StatementHistory, append_replaced
 from compaction.extract.lines import DONE, ERROR_STATUS, GAP_MARK, OPEN, Clause, Group, Heading, Line
-from compaction.extract.talk import Manner, statements
+from compaction.extract.talk import Manner, split_statements
 from compaction.extract.vocabulary import Vocabulary
 from compaction.recall.words import NEUTRAL
 from compaction.text.clauses import (
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 CALL: Final = "Called "
 SPEAKERS: Final[Mapping[Source, str]] = {"user": "User", "assistant": "Assistant", "result": "Result"}
 INITIALS: Final[Mapping[Source, str]] = {"user": "U", "assistant": "A", "result": "Result"}
-"""The same of talk, where the extract's first line has room to say what they stand for."""
+"""Speakers in talk, if the extract has room for a first line that explains the initials."""
 ROOMY_CHARS: Final = 1_500
-"""Characters from which the extract can afford to explain itself."""
+"""Characters from which an extract has room for a first line that explains it."""
 
 _FIRST_SHARE: Final = 0.1
 _STANDING_SHARE: Final = 0.2
-"""Shares of the extract that the first request and the user's rules may take ahead of everything else."""
+"""Shares of the extract reserved for the first request and for the user's standing instructions."""
 _FIRST_WORTH: Final = 5.0
 _RULE_WORTH: Final = 4.0
 _REQUEST_WORTH: Final = 0.15
@@ -57,18 +57,18 @@ _NOTE_WORTH: Final = 0.5
 _CALL_WORTH: Final = 0.1
 _ERROR_WORTH: Final = 2.0
 _CARRIED_WORTH: Final = 0.05
-"""Worths of clauses apart from their values, on the scale of a value's weight (about 0 to 1)."""
+"""Worths of clauses without their values, on the scale of a value's weight (about 0 to 1)."""
 _OPENING_CLAUSES: Final = 3
-"""A message says what it is about in its first sentences; the rest of a long paste counts for a fifth."""
+"""First clauses of a message that count in full. Later ones count for a fifth."""
 _UNBOUND: Final = 0.4
 _ORDERED: Final = 0.05
-"""What a clause of a tool's output counts for that orders something: its values are worth less than any others."""
+"""Factor for instructions in a tool's output, whose values are worth the least."""
 _CROWD_CHARS: Final = 2_000
-"""Characters; one value of a longer tool output counts for less."""
+"""Characters of a tool output above which each value counts for less."""
 _TAKEN_BACK: Final = 0.1
-"""What a statement still tells once a later one has taken it back, beside which it stands."""
+"""Factor for a statement that a later one replaces and quotes."""
 _DATED_MESSAGES: Final = 60
-"""Messages that a time put before one of them holds for, where each sitting begins with one."""
+"""Messages for which a time stamp before one of them stays valid."""
 _NO_TALK: Final = Manner(0.0, NEUTRAL)
 _NAME_CHARS: Final = 80
 _LEAD_CHARS: Final = 160
@@ -88,7 +88,7 @@ _NO_RULE: Final = re.compile(
     r"(?:\w+ ){0,3}(?:always|never|must)\b|n['\u2019]t always\b",
     re.IGNORECASE,
 )
-"""What reads like a rule in a task and cheers or describes where people talk: "keep it up!", "they always help"."""
+"""Phrases that are rules in a task but not in talk: "keep it up!", "they always help"."""
 _ORDER: Final = re.compile(
     r"\b(?:ignore|disregard|forget|override) (?:all|any|the|your|my|these|previous|prior|everything)\b|"
     r"\b(?:you (?:must|should|shall|are to|will now)|from now on|new instructions?|system (?:prompt|message|override)|"
@@ -116,7 +116,10 @@ _JSON_ERROR: Final = re.compile(
 
 
 class Draft:
-    """What an extract could say. Places are message numbers before `end`; those of an earlier summary are negative."""
+    """The possible content of an extract.
+
+    Places are message numbers before `end`. Those of an earlier summary are negative.
+    """
 
     def __init__(self, end: int, max_chars: int, max_read: int = READ_CHARS, manner: Manner = _NO_TALK) -> None:
         self.lines: list[Line] = []
@@ -125,15 +128,15 @@ class Draft:
         self.vocabulary = Vocabulary(manner.language)
         self.end = end
         self.talk = manner.talk
-        """How far the conversation is talk, 0 to 1."""
+        """Degree to which the conversation is talk, 0 to 1."""
         self.speakers = INITIALS if max_chars >= ROOMY_CHARS and manner.talk else SPEAKERS
-        """What lines call them who said what they hold."""
+        """Labels of speakers."""
         self._manner = manner
-        self._changes = Changes()
+        self._changes = StatementHistory()
         self._heading: Heading | None = None
         self._dated = 0
         self._max_read = max_read
-        """Characters that are read of one text, input or result."""
+        """Characters read of one text, input or result."""
         self._said: set[str] = set()
         self._told: set[str] = set()
         self._failures: set[str] = set()
@@ -142,14 +145,14 @@ class Draft:
         self._standing = max_chars * _STANDING_SHARE
 
     def kept_lines(self) -> list[Line]:
-        """Return the lines of which something is kept, in order."""
+        """Return the lines with a kept clause, in order."""
         return [line for line in self.lines if line.open]
 
-    def speech(self, source: Source, text: str, place: int, name: str = "") -> None:
-        """Append what a user or the model said, by `name` if it has one, or a line of an earlier summary."""
+    def add_speech(self, source: Source, text: str, place: int, name: str = "") -> None:
+        """Append a message by its author's `name`, if known, or a line of an earlier summary."""
         text = clean(clipped(text, self._max_read))
         if self.talk:
-            self._talk(source, text, place, name)
+            self._add_talk(source, text, place, name)
             return
         for record in prose(text):
             line = self._line(self._attribution(source, name), place)
@@ -157,49 +160,49 @@ class Draft:
             self._add(line, line.groups, [record], source, worths)
             self._requests += source == "user"
 
-    def dated(self, day: date | None, place: int) -> None:
-        """Say on which day message number `place` was written, and what comes soon after it; None: on no known one."""
+    def add_day_heading(self, day: date | None, place: int) -> None:
+        """Start a heading for the day of message number `place`. None means that the day is unknown."""
         self._dated = place
         if day is None:
             self._heading = None
         elif self._heading is None or self._heading.day != day:
             self._heading = Heading(day)
 
-    def _talk(self, source: Source, text: str, place: int, name: str) -> None:
-        """Append the statements in what was said, days that are told by the day of the message with their dates."""
+    def _add_talk(self, source: Source, text: str, place: int, name: str) -> None:
+        """Append the statements of a message. Relative days get their dates."""
         day, text = stamped(text)
         if day or place - self._dated > _DATED_MESSAGES:
-            self.dated(day, place)
-        # A line of an earlier extract is short, whatever the message that it is from.
-        said = statements(text, self._manner, self._manner.crowds.get(source, 1.0) if place < 0 else None)
+            self.add_day_heading(day, place)
+        # A line of an earlier extract is short even if its message was long.
+        said = split_statements(text, self._manner, self._manner.crowds.get(source, 1.0) if place < 0 else None)
         if not said:
             return
         line = self._line(self._attribution(source, name), place)
-        told = [(text, telling) for one, telling in said for text in pieces(self._told_in_full(one, line))]
+        told = [(text, telling) for one, telling in said for text in pieces(self._expand_statement(one, line))]
         worths = [self._worth(source, text, n, place) for n, (text, _) in enumerate(told)]
         first = len(self.clauses)
         self._add(line, line.groups, [Record(clauses=[text for text, _ in told], joint=" ")], source, worths)
         for clause, (text, telling) in zip(self.clauses[first:], told, strict=True):
-            clause.words = self.vocabulary.read(text)
+            clause.words = self.vocabulary.add_clause(text)
             clause.telling = 0.0 if text.lower() in self._told else telling * self.talk
             self._told.add(text.lower())
-            self._changes.note(clause)
+            self._changes.add(clause)
         self._requests += source == "user"
 
-    def _told_in_full(self, text: str, line: Line) -> str:
-        """Return a statement on one line with the date that it means and the statement that it takes back."""
+    def _expand_statement(self, text: str, line: Line) -> str:
+        """Return a statement on one line, with its date and with the statement that it replaces."""
         text = one_line(clean(text))
-        earlier = self._changes.taken_back(text, line.place)
+        earlier = self._changes.find_replaced(text, line.place)
         if line.heading is not None:
             text = reckoned(text, line.heading.day)
         if earlier is None:
             return text
         earlier.telling *= _TAKEN_BACK
-        # What is carried over has said so when it came: cut anew, it may have lost sight of that.
-        return text if line.place < 0 else changed(text, earlier.text)
+        # A line of an earlier extract already quotes the statement that it replaced.
+        return text if line.place < 0 else append_replaced(text, earlier.text)
 
-    def call(self, name: str, arguments: Any, place: int) -> Line:
-        """Append a tool call whose outcome is not known yet."""
+    def add_call(self, name: str, arguments: Any, place: int) -> Line:
+        """Append a tool call without an outcome."""
         line = self._line(CALL + "_".join(name.replace("(", " ").split())[:_NAME_CHARS], place, is_call=True)
         self._add(
             line,
@@ -210,8 +213,8 @@ class Draft:
         )
         return line
 
-    def result(self, line: Line | None, text: str, place: int, *, failed: bool = False) -> None:
-        """Append what a tool answered, to its call's line when that is known."""
+    def add_result(self, line: Line | None, text: str, place: int, *, failed: bool = False) -> None:
+        """Append a tool result, to the line of its call if that is known."""
         text = clean(clipped(text, self._max_read))
         failed = failed or reads_as_error(text)
         records = structured(text)
@@ -234,8 +237,8 @@ class Draft:
         self._add(line, line.outcome, records, "result", worths)
         line.results.append((place, line.outcome[known:]))
 
-    def attachment(self, source: Source, kind: str, text: str, place: int) -> None:
-        """Append a block that is not speech, such as a document or an image, by its kind and its text."""
+    def add_attachment(self, source: Source, kind: str, text: str, place: int) -> None:
+        """Append a block other than speech, such as a document or an image, by its kind and text."""
         line = self._line(f"{self._attribution(source)}({one_line(kind)[:_NAME_CHARS]}) ", place)
         self._add(
             line,
@@ -245,10 +248,10 @@ class Draft:
             [_CALL_WORTH],
         )
 
-    def carried_call(self, name: str, arguments: str, outcome: str, place: int) -> None:
-        """Append a call as an earlier extract wrote it down."""
+    def add_carried_call(self, name: str, arguments: str, outcome: str, place: int) -> None:
+        """Append a call from a line of an earlier extract."""
         line = self._line(CALL + name, place, is_call=True)
-        said = _carried(arguments) or [Record(clauses=[""])]
+        said = _parse_carried(arguments) or [Record(clauses=[""])]
         self._add(line, line.groups, said, "call", [_CALL_WORTH] + [_CARRIED_WORTH] * len(said))
         line.status = outcome if outcome in {ERROR_STATUS, OPEN} else DONE
         if outcome in {DONE, ERROR_STATUS, OPEN, ""}:
@@ -256,7 +259,7 @@ class Draft:
         worth = _CARRIED_WORTH
         if outcome.lower().startswith(ERROR_STATUS):
             line.status, worth = ERROR_STATUS, _DECISION_WORTH
-        records = _carried(outcome.removeprefix(f"{ERROR_STATUS}: "))
+        records = _parse_carried(outcome.removeprefix(f"{ERROR_STATUS}: "))
         count = sum(len(record.clauses) for record in records)
         self._add(line, line.outcome, records, "result", [worth] + [_CARRIED_WORTH] * count)
 
@@ -279,7 +282,7 @@ class Draft:
         for record in records:
             lead = one_line(clean(record.lead))[:_LEAD_CHARS] + (" " if record.lead.endswith(" ") else "")
             label = record.label if lead.startswith(record.label) else ""
-            group = Group(lead, self._mention(lead, source, line.place, strength), record.joint, label)
+            group = Group(lead, self._count_values(lead, source, line.place, strength), record.joint, label)
             groups.append(group)
             words = content_words(lead)
             for raw in record.clauses:
@@ -287,7 +290,7 @@ class Draft:
                 for text in list(pieces(one_line(clean(raw)))) or [""]:
                     bound = 1.0 if words + content_words(text) >= BOUND_WORDS else _UNBOUND
                     bound *= _ORDERED if source == "result" and _ORDER.search(text) else 1.0
-                    mentioned = self._mention(text, source, line.place, strength)
+                    mentioned = self._count_values(text, source, line.place, strength)
                     clause = Clause(len(self.clauses), text, mentioned, worth, bound, group, line)
                     if record.joint == ROW_JOINT and (row := row_of(text)):
                         clause.bare = row.bare
@@ -295,7 +298,7 @@ class Draft:
                     self.clauses.append(clause)
                     worth /= 2
 
-    def _mention(self, text: str, source: Source, place: int, strength: float) -> frozenset[str]:
+    def _count_values(self, text: str, source: Source, place: int, strength: float) -> frozenset[str]:
         mentioned = values(text)
         names = fields(text) if source == "result" and mentioned else {}
         for value in mentioned:
@@ -303,7 +306,7 @@ class Draft:
         return frozenset(mentioned)
 
     def _worth(self, source: Source, text: str, position: int, place: int) -> float:
-        """Return what a sentence is worth apart from its values; said again it is worth nothing."""
+        """Return the worth of a sentence without its values. A repeated sentence is worth 0."""
         key = text.lower()
         if key in self._said:
             return 0.0
@@ -319,7 +322,7 @@ class Draft:
             worth = worth * (fresh + _REMARK_FRESH) + (_NOTE_WORTH if source == "note" else 0.0)
         worth *= 1.0 - self.talk
         if source == "user":
-            # In talk any message may be as much of a request as the next one, but only the newest waits for an answer.
+            # In talk any message may be a request, but only the newest one is unanswered.
             worth += self.talk * _LATEST_WORTH * recency(place, self.end, _LATEST_HALF) ** 3
         return worth if content_words(text) >= BOUND_WORDS else worth / 3
 
@@ -336,8 +339,8 @@ class Draft:
         return 0.0
 
 
-def _carried(text: str) -> list[Record]:
-    """Return the records in a line of an earlier extract, every row with the names of its fields."""
+def _parse_carried(text: str) -> list[Record]:
+    """Return the records in a line of an earlier extract. Each row has the names of its fields."""
     records: list[Record] = []
     for part in text.split(ROW_JOINT):
         first = records[-1].clauses[0] if records else ""
@@ -353,7 +356,7 @@ def _carried(text: str) -> list[Record]:
 
 
 def reads_as_error(text: str) -> bool:
-    """Tell whether a tool's output reports a failure: in its first line, its last lines, or its JSON fields."""
+    """Return whether a tool's output reports a failure in its first line, its last lines or its JSON fields."""
     text = text.strip()
     if text.startswith(("{", "[")):
         return bool(_JSON_ERROR.match(text[: _FIRST_LINE_CHARS * 2]))

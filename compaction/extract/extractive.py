@@ -1,4 +1,4 @@
-"""The extractive summarizer: what it keeps is word for word from the originals; no model, no I/O, no chance."""
+"""The extractive summarizer: selects text verbatim from the originals, deterministically and without a model."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from compaction.extract.lines import Clause, Line
 
 TITLE: Final = "Extract (made without a model)"
-"""Begins extracts of earlier releases too, whose first line went on in other words."""
+"""Begins extracts of this and of earlier releases."""
 LATEST: Final = ENGLISH.latest
 _SOURCES: Final = {speaker: source for names in (SPEAKERS, INITIALS) for source, speaker in names.items()}
 HEADING: Final = re.compile(rf"#{{1,6}} |{'|'.join(map(re.escape, (TITLE, *EXTRACT_LINES)))}")
 _LATEST_MESSAGES: Final = 4
 _CALL_LINE: Final = re.compile(r"Called ([^\s(]{1,200})(?:\((.*?)\))?(?: \u2192 (.*))?")
 _AGAIN: Final = 0.03
-"""What a value is worth the second time; the third time nothing."""
+"""Worth of a value's second occurrence. The third is worth nothing."""
 _TWICE: Final = 2
 _VALUES_IN_TALK: Final = 0.3
-"""What a value is worth in talk apart from being one of its words."""
+"""Worth of a value in talk, in addition to its worth as a word."""
 _SHORT_CHARS: Final = 10
-"""Characters that each statement of talk is reckoned to cost beyond its own, or scraps would come before sentences."""
+"""Fixed cost of each statement of talk, in characters, so that short fragments do not come first."""
 _NOISE: Final = 1e-12
 _MAX_NESTING: Final = 20
 _TEXT_FIELDS: Final = ("title", "path", "url", "name", "text", "content")
@@ -53,11 +53,11 @@ def extract(
 ) -> str:
     """Return an extract of `messages` of at most `max_chars` characters.
 
-    `messages` are in the Messages API's form and order, with the `name` of who wrote them if that is known. `previous`
-    is the summary of what came before them, this function's own or a model's; its lines compete for room with the new
-    ones. The same input gives the same output; "" says that there was nothing to keep. `places` are the messages'
-    numbers, ascending from 0, where several are pieces of one. `beside` are texts that a reader has too, with who said
-    them: a value in them is worth as much here as one that is said again.
+    `messages` are in the Messages API's form and order, with the `name` of their author if known. `previous` is the
+    summary of earlier messages, by this function or a model. Its lines compete with the new ones for room. The same
+    input gives the same output, "" if there is nothing to keep. `places` are the numbers of the messages, ascending
+    from 0; pieces of one message share a number. `beside` are texts that stay in the context, with their sources. A
+    value in them counts as one that was already said.
     """
     return extract_placed(messages, max_chars=max_chars, previous=previous, places=places, beside=beside)[0]
 
@@ -70,9 +70,9 @@ def extract_placed(
     places: Sequence[int] | None = None,
     beside: Iterable[tuple[Source, str]] = (),
 ) -> tuple[str, list[tuple[int, ...]]]:
-    """Return the same with the places that its lines are from, those that are from any, in order.
+    """Return an extract, and the places of those of its lines that have any, in order.
 
-    Those of the lines of `previous_lines` are negative, from its end.
+    Places in `previous_lines` are negative, from the end.
     """
     places = range(len(messages)) if places is None else places
     earlier = previous_lines(previous or "")
@@ -80,7 +80,7 @@ def extract_placed(
     draft = Draft(places[-1] + 1 if places else 0, max_chars, _share(messages), manner)
     _read_previous(draft, earlier)
     if not draft.talk:
-        draft.dated(None, 0)
+        draft.add_day_heading(None, 0)
     _read_messages(draft, messages, places)
     if not draft.clauses:
         return "", []
@@ -88,7 +88,7 @@ def extract_placed(
     selection = Selection(draft, beside)
     text = _render(draft, roomy=roomy)
     spare = len(LATEST) + 1 if roomy else 0
-    # What a clause adds is known only as an upper bound before it is placed, so the rest is offered again.
+    # The cost of a clause is an upper bound until it is kept, so the remaining ones are offered again.
     while selection.fill(max_chars - len(text) - spare):
         text = _render(draft, roomy=roomy)
     if not draft.kept_lines():
@@ -117,11 +117,11 @@ def _render(draft: Draft, *, roomy: bool) -> str:
 
 
 class Selection:
-    """Chooses the clauses of a draft by what they add for each character they cost."""
+    """Selects the clauses of a draft with the highest gain for each character."""
 
     def __init__(self, draft: Draft, beside: Iterable[tuple[Source, str]] = ()) -> None:
         self._draft = draft
-        # That somebody spoke a value may stand here alone, and is what it is kept for when a tool's output goes.
+        # Values that occur in results only are not counted as said: the extract may be the last place with them.
         self._covered = {
             value: 1
             for source, text in beside
@@ -131,7 +131,7 @@ class Selection:
         self._heap: list[tuple[float, int]] = []
 
     def rate(self, clause: Clause) -> float:
-        """Return what `clause` adds a character; 0 for a clause that adds nothing."""
+        """Return the gain of `clause` for each character, 0 if it adds nothing."""
         gain = 0.0
         for value in _values(clause):
             times = self._covered.get(value, 0)
@@ -144,7 +144,7 @@ class Selection:
         return (gain * clause.bound + clause.worth + clause.telling * said) / (clause.cost() + _SHORT_CHARS * talk)
 
     def fill(self, room: int) -> int:
-        """Keep the clauses with the highest rates within `room` characters; return how many were kept."""
+        """Keep the clauses with the highest rates within `room` characters. Return the number of kept clauses."""
         self._heap = []
         self._offer(clause for clause in self._draft.clauses if len(clause.text) < room)
         kept = 0
@@ -155,7 +155,7 @@ class Selection:
                 continue
             rate = self.rate(clause)
             if rate < -offered - _NOISE:
-                # Other clauses have said part of it since it was offered.
+                # Clauses kept since the offer may contain part of it.
                 if rate > 0:
                     heapq.heappush(self._heap, (-rate, index))
                 continue
@@ -172,7 +172,7 @@ class Selection:
     def _keep(self, clause: Clause) -> None:
         for value in _values(clause):
             self._covered[value] = self._covered.get(value, 0) + 1
-        self._draft.vocabulary.keep(clause.words)
+        self._draft.vocabulary.mark_kept(clause.words)
         line, group = clause.line, clause.group
         cheaper: list[Clause] = []
         if not line.open:
@@ -186,18 +186,18 @@ class Selection:
 
 
 def _values(clause: Clause) -> Iterable[str]:
-    # Sorted: floats added in another order could differ in the last bit, and sets of strings have no fixed order.
+    # Sorted for determinism: sums of floats depend on the order, and sets of strings have no fixed one.
     clause_values = clause.values if clause.group.open else clause.values | clause.group.values
     return sorted(clause_values)
 
 
 def _share(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many characters of a block are read."""
+    """Return the characters read of one block."""
     return read_share((chars_in(block) for message in messages for block in blocks(message.get("content"))), READ_CHARS)
 
 
 def previous_lines(previous: str) -> list[str]:
-    """Return the lines of an earlier summary that compete with new ones: what a model headed them with is left out."""
+    """Return the lines of an earlier summary that compete with new ones. Headings of a model are omitted."""
     lines = [line.strip() for line in clean(previous).split("\n")]
     return [
         line
@@ -211,18 +211,18 @@ def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
         place = number - len(lines)
         day, rest = stamped(text)
         if day is not None and not rest:
-            draft.dated(day, place)
+            draft.add_day_heading(day, place)
             continue
         if match := _CALL_LINE.fullmatch(text):
             name, arguments, outcome = match.groups(default="")
-            draft.carried_call(name, arguments, outcome, place)
+            draft.add_carried_call(name, arguments, outcome, place)
             continue
         speaker, name, said = attributed(text.removeprefix("- "))
         source = _SOURCES.get(speaker)
         if source is None:
-            draft.speech("note", text, place)
+            draft.add_speech("note", text, place)
         else:
-            draft.speech(source, said, place, name)
+            draft.add_speech(source, said, place, name)
 
 
 def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]], places: Sequence[int]) -> None:
@@ -233,32 +233,32 @@ def _read_messages(draft: Draft, messages: Sequence[Mapping[str, Any]], places: 
         for block in blocks(content) if isinstance(content, (str, list)) else ():
             kind = str(block.get("type"))
             if kind == "text":
-                draft.speech(source, str(block.get("text") or ""), place, str(message.get("name") or ""))
+                draft.add_speech(source, str(block.get("text") or ""), place, str(message.get("name") or ""))
             elif kind.endswith("tool_use"):
-                calls[str(block.get("id"))] = draft.call(str(block.get("name")), block.get("input"), place)
+                calls[str(block.get("id"))] = draft.add_call(str(block.get("name")), block.get("input"), place)
             elif kind.endswith("tool_result"):
                 line = calls.get(str(block.get("tool_use_id")))
-                draft.result(line, _plain(block.get("content")), place, failed=bool(block.get("is_error")))
+                draft.add_result(line, _plain_text(block.get("content")), place, failed=bool(block.get("is_error")))
             elif kind not in THINKING:
-                draft.attachment(source, kind, _plain(block), place)
+                draft.add_attachment(source, kind, _plain_text(block), place)
 
 
-def _plain(content: Any, depth: int = 0) -> str:
-    """Return the text in a result's or an unknown block's content, without encoded data."""
+def _plain_text(content: Any, depth: int = 0) -> str:
+    """Return the text in the content of a result or of an unknown block, without encoded data."""
     if isinstance(content, str):
         return content
     if depth > _MAX_NESTING:
         return ""
     if isinstance(content, list):
-        return "\n".join(_plain(part, depth + 1) for part in content)
+        return "\n".join(_plain_text(part, depth + 1) for part in content)
     if not isinstance(content, Mapping):
         return ""
     if content.get("type") == "image" and depth:
         return "(image)"
-    texts = [_plain(content.get(key), depth + 1) for key in _TEXT_FIELDS]
+    texts = [_plain_text(content.get(key), depth + 1) for key in _TEXT_FIELDS]
     source = content.get("source")
     if isinstance(source, Mapping):
         if source.get("type") == "text":
-            texts.append(_plain(source.get("data"), depth + 1))
-        texts += [_plain(source.get(key), depth + 1) for key in _SOURCE_FIELDS]
+            texts.append(_plain_text(source.get("data"), depth + 1))
+        texts += [_plain_text(source.get(key), depth + 1) for key in _SOURCE_FIELDS]
     return "\n".join(part for part in texts if part)

@@ -1,11 +1,11 @@
-"""The lines of a draft: what one speaker said or one call, in clauses that are kept or left out."""
+"""The lines of a draft: a message or a call, as clauses that are kept or left out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from compaction.extract.talk import unopened
+from compaction.extract.talk import strip_opening
 from compaction.text.clauses import FIELD_JOINT, GAP
 from compaction.text.dates import written
 
@@ -24,13 +24,13 @@ GAP_MARK: Final = GAP.strip()
 
 @dataclass(slots=True)
 class Clause:
-    """One piece of text that is kept or left out as a whole."""
+    """A piece of text that is kept or left out as a whole."""
 
     index: int
     text: str
     values: frozenset[str]
     worth: float
-    """What it is worth apart from its values."""
+    """Worth without its values."""
     bound: float
     """How far its words say what its values are, 0 to 1."""
     group: Group
@@ -44,7 +44,7 @@ class Clause:
     kept: bool = False
 
     def cost(self) -> int:
-        """Return the most characters that keeping it adds."""
+        """Return the most characters that keeping the clause adds."""
         cost = len(self.bare if self.group.open and self.bare else self.text) + len(GAP)
         if not self.group.open:
             cost += len(self.group.lead) + len("; ")
@@ -53,7 +53,7 @@ class Clause:
 
 @dataclass(slots=True)
 class Group:
-    """Clauses that share a lead, which is written as soon as one of them is kept."""
+    """Clauses that share a lead, which is written if one of them is kept."""
 
     lead: str
     values: frozenset[str]
@@ -64,7 +64,7 @@ class Group:
     open: bool = False
 
     def text(self) -> str:
-        """Return what is kept, gaps in running text marked."""
+        """Return the kept text, with gaps in running text marked."""
         out = ""
         before = -1
         for position, clause in enumerate(self.clauses):
@@ -75,30 +75,30 @@ class Group:
                 gap = self.joint == " " and apart and not clause.text.startswith(GAP_MARK)
                 out += GAP if gap else self.joint
             text = clause.bare if clause.bare and before >= 0 else clause.text
-            out += unopened(text) if clause.words and (apart or before < 0) else text
+            out += strip_opening(text) if clause.words and (apart or before < 0) else text
             before = position
         return self.lead + out
 
     def pairs(self) -> list[str]:
-        """Return what is kept of a JSON object, field by field."""
+        """Return the kept fields of a JSON object."""
         return self.text().split(FIELD_JOINT)
 
 
 @dataclass(slots=True)
 class Heading:
-    """The day that the lines below it were written on, told as soon as one of them is kept."""
+    """The day of the lines below it, written if one of them is kept."""
 
     day: date
     open: bool = False
 
     def text(self) -> str:
-        """Return the heading's line, in the form in which applications put times before messages."""
+        """Return the heading's line, in the form of a time stamp before a message."""
         return f"[{written(self.day)}]"
 
 
 @dataclass(slots=True)
 class Line:
-    """One line of the extract: what one speaker said, or one call with its outcome."""
+    """One line of the extract: a message, or a call with its outcome."""
 
     prefix: str
     place: int
@@ -114,18 +114,18 @@ class Line:
     heading: Heading | None = None
 
     def text(self) -> str:
-        """Return the line as far as its clauses are kept."""
-        said = _joined(self.groups)
+        """Return the kept part of the line."""
+        said = _join_groups(self.groups)
         if not self.is_call:
             return self.prefix + said
-        outcome = _joined(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
+        outcome = _join_groups(self.outcome, {field for group in self.groups if group.open for field in group.pairs()})
         if self.status == ERROR_STATUS and not outcome.lower().startswith(ERROR_STATUS):
             outcome = f"{ERROR_STATUS}: {outcome}" if outcome else ERROR_STATUS
         said = f"({said})" if said else ""
         return f"{self.prefix}{said}{ARROW}{outcome or self.status}"
 
     def sources(self) -> tuple[int, ...]:
-        """Return the places that its text is from, ascending: of several results those of which something is kept."""
+        """Return the places of the kept text, ascending. Of several results, only those with kept text count."""
         if not self.results:
             return (self.place,)
         quoted = {place for place, groups in self.results if any(group.open for group in groups)}
@@ -134,7 +134,7 @@ class Line:
         return tuple(sorted({self.called_at, *quoted}))
 
     def overhead(self) -> int:
-        """Return the most characters that the line takes besides its clauses, its line break included."""
+        """Return the most characters that the line takes without its clauses, including its line break."""
         heading = 0 if self.heading is None or self.heading.open else len(self.heading.text()) + 1
         return heading + len(self.prefix) + (_CALL_OVERHEAD if self.is_call else 1)
 
@@ -143,8 +143,8 @@ class Line:
         return [clause for group in (*self.groups, *self.outcome) for clause in group.clauses]
 
 
-def _joined(groups: Iterable[Group], given: AbstractSet[str] = frozenset()) -> str:
-    """Return what is kept of `groups` without the fields in `given`, a label that several share said once."""
+def _join_groups(groups: Iterable[Group], given: AbstractSet[str] = frozenset()) -> str:
+    """Return the kept text of `groups` without the fields in `given`. A shared label is written once."""
     parts: list[str] = []
     label = ""
     for group in groups:

@@ -1,8 +1,8 @@
-"""Talk: what people tell each other in plain words, cut into short statements and weighed by how much they tell.
+"""Talk: everyday conversation, split into short statements that are rated by how much they tell.
 
-Values are rare in talk, so words take their place (`vocabulary`), first those of statements that somebody makes of
-themselves, of what happened, of plans, places and times. What is said here of forms holds for English; of other
-languages the first person is known for a few, and the rest goes by words, numbers, names and question marks.
+Values are rare in talk, so words count instead (`vocabulary`). Statements in the first person, and those about events,
+plans, places and times, count the most. The patterns are English. For a few other languages the first person is known;
+otherwise only words, numbers, names and question marks count.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SAMPLE_CHARS: Final = 20_000
-"""Characters of speech that tell what it is like; of one message a twentieth."""
+"""Characters of speech by which a conversation is classified. One message contributes at most a twentieth."""
 _SAMPLE_MESSAGES: Final = 200
 _SPEECH_SHARES: Final = (0.6, 0.9)
 _VALUE_SHARES: Final = (0.04, 0.08)
 """Shares of speech among all text, and of values among its words, between which a conversation becomes or ceases to be
 talk: tasks with tools that were recorded are at 0.1 to 0.4 and 0.05 to 0.15, chats at 1 and 0.006 to 0.03."""
 _CLAUSE_WORDS: Final = 3
-"""Words that say something which a clause needs to stand by itself; one with fewer stays with its neighbour."""
+"""Content words that a clause needs to stand alone. A shorter one stays with its neighbour."""
 _LEAST_WORD: Final = 3
 _WHOLE_ANSWER: Final = 400
-"""Characters; each statement of a longer message tells less, so that somebody's essay is not all that is kept."""
+"""Characters of a message above which each statement counts for less, so that an essay does not fill the extract."""
 
 _FIRST_PERSON: Final = 1.0
 _THIRD_PERSON: Final = 0.6
@@ -40,15 +40,15 @@ _QUESTION: Final = 0.15
 _EXCLAIMED: Final = 0.8
 _ASIDE_FACTOR: Final = 0.4
 _EXPLAINED: Final = 0.4
-"""What explains an item of a list tells less than its name."""
+"""Factor for the explanation of a list item, which tells less than the item's name."""
 _WISHED: Final = 0.4
 _CHANGED: Final = 1.5
 _NUMBERED: Final = 1.5
 _NAMED: Final = 1.2
-"""How much statements tell, as shares of a plain one in the first person. Measured on recorded chats: sentences in the
-first person have the answers to three times as many questions a character as others, those that address somebody or
-ask something a fifth, wishes and comments a third or, said to an assistant, next to none. Changing any of them by
-half changes what is kept of the answers by less than a fiftieth."""
+"""Factors of statements, relative to a plain one in the first person. Measured on recorded chats: for each character,
+sentences in the first person answer three times as many questions as others. Questions and sentences in the second
+person answer a fifth. Wishes and comments answer a third, and next to none if said to an assistant. Changing a factor
+by half changes the kept answers by less than a fiftieth."""
 
 _JOINTS: Final = re.compile(
     r"(?<=,) (?=(?:and|but|so|because|which|who|where|when|while|since|though|although|or|plus)\b)"
@@ -59,7 +59,7 @@ _JOINTS: Final = re.compile(
 )
 _ITEM: Final = re.compile(r"((?:\d{1,2}[.)] )?[^:.!?\n]{3,60}:) (?=\S)")
 _ASIDE: Final = re.compile(r"(\[[^\[\]\n]{3,400}\])")
-"""What an application puts into a message in square brackets, such as what a photo shows."""
+"""Text that an application adds in square brackets, such as the description of a photo."""
 _OPENING: Final = re.compile(
     r"(?:(?:and|but|so|or|plus|also) |(?:and|but|so|oh|wow|whoa|woah|yeah|yep|yup|yes|nah|well|btw|by the way|hey|hi|"
     r"hello|thanks|thank you|haha|lol|sure|ok|okay|cool|aww+|absolutely|definitely|exactly|totally|of course|for sure|"
@@ -84,42 +84,45 @@ CHANGE: Final = re.compile(
     r"scratch that|on second thought|make (?:it|that)|mov(?:ed?|ing) (?:it|that) to|turns? out|not \w+ after all)\b",
     re.IGNORECASE,
 )
-"""Words with which people take back what they said."""
+"""Words that announce a correction."""
 _WISH: Final = re.compile(
     r"\b(?:think|guess|hope|wish|feel|know|agree|sounds?|could|would|might|may|can|can['\u2019]t|cannot|"
     r"wonder(?:ed|ing)?|interested in|curious|glad|impressed|looking for|trying to (?:learn|understand)|"
     r"i['\u2019](?:d|ll))\b|^(?:that|which|who|where|when|because|so)\b",
     re.IGNORECASE,
 )
-"""What is wished, asked for, supposed or commented on, and clauses that only hang on another."""
+"""Wishes, requests, suppositions, comments and dependent clauses."""
 _NAME: Final = re.compile(r"(?<=[a-z0-9,;:\u201c\"] )[\u201c\"]?[A-Z][a-z]{2,}")
 
 
 class Manner(NamedTuple):
-    """What a conversation is like: how far it is talk, 0 to 1, and in which language, NEUTRAL where it is none."""
+    """The degree to which a conversation is talk, 0 to 1, and its language, or NEUTRAL."""
 
     talk: float
     language: str
     crowds: Mapping[str, float] = MappingProxyType({})
-    """How much statements tell for the length of the messages, by the role of who writes them: 1 for short ones."""
+    """Factors for the length of messages, by the author's role. 1 for short ones."""
 
     @property
     def chat(self) -> float:
-        """How far nobody writes essays, 0 to 1: to somebody who does, what is not about oneself is a task."""
+        """Return the degree to which messages are short, 0 to 1.
+
+        In long messages, sentences about others are a task.
+        """
         return min(self.crowds.values(), default=1.0)
 
 
 class Statement(NamedTuple):
-    """A clause of talk and how much it tells: about 1 for something that somebody says of themselves."""
+    """A clause of talk and its rating, about 1 for a statement in the first person."""
 
     text: str
     telling: float
 
 
 def manner_of(messages: Sequence[Mapping[str, Any]], previous: Sequence[str] = ()) -> Manner:
-    """Tell whether people just talk or tools do the work, by the share of speech and by the values in it.
+    """Classify a conversation as talk or tool work, by its share of speech and the values in it.
 
-    `previous` are the lines of an earlier summary, of which those about calls and results are no speech.
+    `previous` are the lines of an earlier summary. Lines about calls and results are not speech.
     """
     speech = other = sampled = 0
     sample: list[str] = []
@@ -143,34 +146,34 @@ def manner_of(messages: Sequence[Mapping[str, Any]], previous: Sequence[str] = (
     said = "\n".join(sample)
     if not said.strip():
         return Manner(0.0, NEUTRAL)
-    by_speech = _between(speech / (speech + other), *_SPEECH_SHARES)
-    by_values = 1.0 - _between(len(values(said)) / max(1, len(said.split())), *_VALUE_SHARES)
+    by_speech = _scale_between(speech / (speech + other), *_SPEECH_SHARES)
+    by_values = 1.0 - _scale_between(len(values(said)) / max(1, len(said.split())), *_VALUE_SHARES)
     talk = by_speech * by_values
-    crowds = {role: _crowd(sizes) for role, sizes in lengths.items()}
+    crowds = {role: _length_factor(sizes) for role, sizes in lengths.items()}
     return Manner(talk, language_of(said) if talk else NEUTRAL, crowds)
 
 
-def _crowd(lengths: Sequence[int]) -> float:
-    """Return how much a statement tells in messages of so many characters."""
+def _length_factor(lengths: Sequence[int]) -> float:
+    """Return the factor for statements in messages of these lengths in characters."""
     return sum(min(length, _WHOLE_ANSWER) for length in lengths) / sum(lengths) if any(lengths) else 1.0
 
 
-def _between(share: float, low: float, high: float) -> float:
+def _scale_between(share: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (share - low) / (high - low)))
 
 
-def statements(text: str, manner: Manner, crowd: float | None = None) -> list[Statement]:
-    """Cut what somebody said into clauses that can be kept one by one, without what only opens a sentence.
+def split_statements(text: str, manner: Manner, crowd: float | None = None) -> list[Statement]:
+    """Split a message into clauses that can be kept one by one, without their opening words.
 
-    `crowd` is how much each tells for the length of the message that it is from, None where `text` is all of it.
+    `crowd` is the factor for the length of the message. None means that `text` is the whole message.
     """
     if crowd is None:
-        crowd = _crowd([len(text)])
+        crowd = _length_factor([len(text)])
     out: list[Statement] = []
     for part in _ASIDE.split(text):
         is_aside = part.startswith("[") and part.endswith("]")
         for sentence in (clause for record in prose(part) for clause in record.clauses):
-            telling = _telling(sentence, manner) * crowd
+            telling = _rate_form(sentence, manner) * crowd
             if is_aside:
                 out.append(_statement(sentence, telling * _ASIDE_FACTOR))
                 continue
@@ -182,14 +185,14 @@ def statements(text: str, manner: Manner, crowd: float | None = None) -> list[St
     return out
 
 
-def unopened(clause: str) -> str:
-    """Return a clause without the conjunction or dash that joined it to what is left out before it."""
+def strip_opening(clause: str) -> str:
+    """Return a clause without its leading conjunction or dash."""
     match = _CONJUNCTION.match(clause)
     return clause[match.end() :] if match else clause
 
 
-def _telling(sentence: str, manner: Manner) -> float:
-    """Return how much a sentence tells by its form."""
+def _rate_form(sentence: str, manner: Manner) -> float:
+    """Return the rating of a sentence by its form."""
     first = _FIRST.get(manner.language)
     is_first = bool(first and first.search(sentence))
     if sentence.rstrip(" \u2026").endswith(("?", "\uff1f")):
@@ -207,7 +210,7 @@ def _statement(clause: str, telling: float) -> Statement:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """Cut a sentence where clauses are joined, none so short that it says nothing by itself."""
+    """Split a sentence between its clauses. None is too short to stand alone."""
     opening = _OPENING.match(sentence)
     out: list[str] = []
     for part in _JOINTS.split(sentence[opening.end() :] if opening else sentence):

@@ -1,4 +1,4 @@
-"""The words of talk and what each is worth: an extract covers as many different ones as it can."""
+"""The words of talk and their worth. An extract covers as many different ones as possible."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from compaction.recall.words import token_terms, tokens
 
 _LEAST_CHARS: Final = 2
-"""Characters; a shorter word that is no number says nothing."""
+"""Characters below which a word that is no number is worthless."""
 _WORTH: Final = 0.25
 """Worth of a word, on the scale of a value's weight."""
 _SPELLED_AS_NAME: Final = 1.6
 _NUMBER_FACTOR: Final = 1.6
 _AGAIN: Final = 0.35
-"""What a word is worth each further time, as a share of the time before: the same words answer other questions too."""
+"""Worth of each repetition of a word, as a share of the one before: the same words answer other questions too."""
 
 NUMBER: Final = re.compile(
     r"\d|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|thousand|"
@@ -39,21 +39,21 @@ _EMPTY_LIST: Final = (
     "recently lately together could would should may might must since"
 )
 EMPTY: Final = frozenset(_EMPTY_LIST.split())
-"""Words of English small talk, which tell nothing by themselves."""
+"""Words of English small talk, which are worth nothing."""
 
 
 class Vocabulary:
-    """The words of a conversation, and what saying them adds to an extract."""
+    """The words of a conversation, and the gain from having them in an extract."""
 
     def __init__(self, language: str) -> None:
         self._language = language
         self._factors: dict[str, float] = {}
         self._tokens: dict[str, tuple[tuple[str, ...], float]] = {}
         self._worths: dict[str, float] = {}
-        """What each word is worth now."""
+        """The current worth of each word."""
 
-    def read(self, clause: str) -> tuple[str, ...]:
-        """Note the words of a clause; return those that say something, each once."""
+    def add_clause(self, clause: str) -> tuple[str, ...]:
+        """Count the words of a clause. Return those with a worth, each once."""
         words: set[str] = set()
         for position, token in enumerate(tokens(clause)):
             known = self._tokens.get(token)
@@ -66,16 +66,16 @@ class Vocabulary:
                 words.add(term)
                 if factor > self._factors.get(term, 1.0):
                     self._factors[term] = factor
-        # Sorted: sums of floats in another order could differ in the last bit.
+        # Sorted for determinism: sums of floats depend on the order.
         return tuple(sorted(words))
 
-    def keep(self, words: tuple[str, ...]) -> None:
-        """Note that the extract says `words`."""
+    def mark_kept(self, words: tuple[str, ...]) -> None:
+        """Lower the worth of `words`, which the extract now has."""
         for word in words:
             self._worths[word] = self._worth(word) * _AGAIN
 
     def gain(self, words: tuple[str, ...]) -> float:
-        """Return what `words` add to the extract, once every clause is read."""
+        """Return the gain from `words`. Call it after every clause was added."""
         return sum(map(self._worth, words))
 
     def _terms(self, token: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The evidence: what a summary replaces, read once so that several attempts can be judged against it."""
+"""The evidence: the text that a summary replaces, read once for several summaries."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ if TYPE_CHECKING:
     from compaction.view import ViewMessage
 
 _CROWD_VALUES: Final = 6
-"""Values in one speech; each of a larger crowd, such as a pasted log, counts for less."""
+"""Values in one message above which each counts for less, as in a pasted log."""
 _CROWD_CHARS: Final = 1_000
-"""Characters of a tool's output; one value of a longer output counts for less."""
+"""Characters of a tool's output above which each value counts for less."""
 _MENTIONS: Final = 4
 _DATA_CHARS: Final = 1_000
-"""Characters; a longer unbroken string is encoded data."""
+"""Characters above which an unbroken string is encoded data."""
 _MAX_NESTING: Final = 40
 _NAME_CHARS: Final = 80
-"""Characters of a tool's name that lead each clause of a call."""
+"""Characters of a tool's name before each clause of a call."""
 _REQUEST_HEAD: Final = 400
 _REQUEST_TAIL: Final = 200
-"""Characters at either end of a request that say what it asks for."""
+"""Characters at either end of a request that represent it."""
 _STEM_CHARS: Final = 5
 _SHORT_CHARS: Final = 45
-"""Characters of text on either side of a value that still tell what it is."""
+"""Characters on either side of a value that explain it."""
 
 _DENSE: Final = re.compile(f"[{UNSPACED}]+")
-"""Scripts that put no spaces between words (and Korean, whose words change their ends): read in pairs of letters."""
+"""Scripts without spaces between words, and Korean, which inflects words. They are compared in pairs of letters."""
 _KIND_FACTORS: Final[Mapping[ValueKind, float]] = {ValueKind.NAME: 0.5, ValueKind.NUMBER: 0.7, ValueKind.DATE: 0.9}
 
 
 class Mention(NamedTuple):
-    """One place where somebody used a value: the text, or the input of a call of `tool`."""
+    """One use of a value: the text, or the input of a call of `tool`."""
 
     source: Source
     text: str
     tool: str = ""
     input: Any = None
     name: str = ""
-    """Of who said it, where that is known."""
+    """Name of the author, if known."""
     place: int = 0
-    """Number of its message in the zone; lines of the earlier summary count up to -1."""
+    """Number of the message in the zone. Lines of the earlier summary have numbers up to -1."""
 
     def clauses(self, most: int = READ_CHARS) -> Iterator[str]:
-        """Yield what was said, clause by clause, as far as `most` characters go."""
+        """Yield the clauses of the text, up to `most` characters."""
         if self.tool:
             for record in first_records(self.input, most, one_line(clean(self.tool[:_NAME_CHARS]))):
                 yield from (one_line(clean(record.lead + clause)) for clause in record.clauses)
@@ -79,18 +79,18 @@ class Mention(NamedTuple):
                 yield from (attribution(SPEAKERS.get(self.source, ""), self.name) + clause for clause in record.clauses)
 
     def window(self, value: str) -> str:
-        """Return the text near `value` and who said it: a clause may end inside it, or leave it out of a long field."""
+        """Return the text near `value` with its speaker. A clause may end inside the value or omit it."""
         at = self.text.index(value)
         near = self.text[max(0, at - 2 * _SHORT_CHARS) : at + len(value) + 2 * _SHORT_CHARS]
         return attribution(SPEAKERS.get(self.source, ""), self.name) + one_line(clean(near))
 
 
 class Evidence:
-    """The messages and the earlier summary that a summary replaces. Made by `gather`."""
+    """The messages and the earlier summary that a summary replaces. Created by `gather`."""
 
     def __init__(self, end: int, max_read: int = READ_CHARS) -> None:
         self._max_read = max_read
-        """Characters of one text that are read for what has to be kept."""
+        """Characters of one text that are searched for required values."""
         self._weights = Weights(end)
         self._mentions: dict[str, list[Mention]] = {}
         """The last `_MENTIONS` of each value."""
@@ -98,40 +98,40 @@ class Evidence:
         self._crowds: dict[str, float] = {}
         self._texts: list[str] = []
         self.weight = 0
-        """Characters, those of dense scripts counted as four each."""
+        """Characters. Those of dense scripts count as four."""
         self.request = ""
-        """The newest thing that the user asked, "" where there is none."""
+        """The user's latest request, or ""."""
         self.request_place = 0
         self.request_speaker = ""
-        """Who asked it, as in `User (anna)`."""
+        """The author of the request, as in `User (anna)`."""
         self.is_request_answered = False
 
     @cached_property
     def text(self) -> Text:
-        """Everything that the summary may speak of."""
+        """All text that the summary may mention."""
         return Text("\n".join(self._texts))
 
     @cached_property
     def terms(self) -> frozenset[str]:
-        """The content words of all of it."""
+        """The content words of the text."""
         return frozenset().union(*map(terms, self._texts))
 
-    def foremost(self, count: int) -> tuple[str, ...]:
-        """Return the `count` exact values that people, the model or its calls used and that matter most, as spelled.
+    def top_values(self, count: int) -> tuple[str, ...]:
+        """Return the `count` most important values used by people, the model or its calls, as spelled.
 
-        Those that matter most come first. How a value is spelled takes a search of its text, so ask for few.
+        The most important come first. Finding the spelling of a value searches its text, so ask for few.
         """
-        return tuple(spelled(value, self._mentions[value][-1].text) for value in self._ranked[:count])
+        return tuple(spelled(value, self._mentions[value][-1].text) for value in self._ranked_values[:count])
 
     @cached_property
-    def _ranked(self) -> list[str]:
-        """Every value that may be asked for, in lower case."""
+    def _ranked_values(self) -> list[str]:
+        """Every value that may be required, in lower case."""
         return [value for _, value in sorted((-self._rate(value), value) for value in self._mentions if kind_of(value))]
 
-    def around(self, value: str) -> Iterator[tuple[int, str]]:
-        """Yield texts in which `value` occurs as it did, with their places.
+    def texts_around(self, value: str) -> Iterator[tuple[int, str]]:
+        """Yield texts that contain `value`, with their places.
 
-        The most telling comes first, and each is shorter than the one before.
+        The most informative comes first, and each is shorter than the one before.
         """
         mentions = [mention for mention in reversed(self._mentions.get(value.lower(), ())) if value in mention.text]
         clauses = [(each.place, clause) for each in mentions for clause in self._clauses_of(each) if value in clause]
@@ -151,7 +151,7 @@ class Evidence:
             yield place, f"{said_by}{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
 
     def _clauses_of(self, mention: Mention) -> tuple[str, ...]:
-        """Return the clauses of a mention, cut once: a summary may lack many values of one text."""
+        """Return the clauses of a mention, cached because a summary may lack many values of one text."""
         known = self._clauses.get(id(mention))
         if known is None:
             known = self._clauses[id(mention)] = tuple(mention.clauses(self._max_read))
@@ -162,8 +162,8 @@ class Evidence:
         assert kind is not None  # noqa: S101 - the caller leaves out the others
         return self._weights[value] * self._crowds[value] * _KIND_FACTORS.get(kind, 1.0)
 
-    def note(self, mention: Mention) -> None:
-        """Add what was said in a message."""
+    def add_mention(self, mention: Mention) -> None:
+        """Add the content of a message."""
         self._texts.append(mention.text)
         mentioned = set(values(clipped(mention.text, self._max_read)))
         spoken = mention.source != "result"
@@ -177,8 +177,8 @@ class Evidence:
                 del mentions[:-_MENTIONS]
                 self._crowds[value] = max(crowd, self._crowds.get(value, 0.0))
 
-    def know(self, text: str) -> None:
-        """Add text that the summary may speak of but need not."""
+    def add_known_text(self, text: str) -> None:
+        """Add text that the summary may mention but does not need."""
         self._texts.append(text)
 
 
@@ -190,17 +190,17 @@ def gather(
     names: Mapping[int, str] = MappingProxyType({}),
     tail: Sequence[ViewMessage] = (),
 ) -> Evidence:
-    """Read the messages that a summary replaces, and the summary that stood before them.
+    """Return the evidence of the messages in `zone` and of the `previous` summary.
 
-    `names` are those of who wrote messages, by seq, where they say so. `tail` are the messages after the zone.
-    `other_texts` are what the summarizer was given besides, such as the first message: the summary may speak of them.
-    What compaction wrote itself is not evidence, nor is thinking, which no summarizer sees.
+    `names` are the known authors of messages by seq. `tail` are the messages after the zone. `other_texts` are further
+    inputs of the summarizer, such as the first message, which the summary may mention. Text written by compaction and
+    thinking, which no summarizer sees, are not evidence.
     """
     lengths = (chars_in(block) for message in zone if message.seq != WRITTEN for block in blocks(message.content))
     evidence = Evidence(len(zone), read_share(lengths, READ_CHARS))
     lines = [line for line in (previous or "").split("\n") if line.strip()]
     for number, line in enumerate(lines):
-        evidence.note(Mention("note", line, place=number - len(lines)))
+        evidence.add_mention(Mention("note", line, place=number - len(lines)))
     evidence.weight += text_weight(previous or "")
     request_seq = WRITTEN
     for place, message in enumerate(zone):
@@ -208,7 +208,7 @@ def gather(
             continue
         name = names.get(message.seq, "") or _stated_name(message)
         for mention in mentions(message):
-            evidence.note(mention._replace(name=name, place=place))
+            evidence.add_mention(mention._replace(name=name, place=place))
         evidence.weight += content_weight(message.content)
         if is_request(message.role, message.content) and (asked := spoken_text(message.content)):
             if only_thanks(asked):
@@ -219,7 +219,7 @@ def gather(
     if evidence.request:
         evidence.is_request_answered = is_answered((*zone, *tail), request_seq)
     for text in other_texts:
-        evidence.know(text)
+        evidence.add_known_text(text)
     return evidence
 
 
@@ -230,13 +230,13 @@ def _stated_name(message: ViewMessage) -> str:
 
 
 def spoken_text(content: Any) -> str:
-    """Return what a message says in words: its text blocks, one after the other, a line break between."""
+    """Return the text blocks of a message, joined by line breaks."""
     said = [str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text"]
     return "\n".join(text for text in said if text.strip())
 
 
-def essence(request: str) -> str:
-    """Return the part of a request that says what it asks for: its first and last characters, on one line."""
+def request_essence(request: str) -> str:
+    """Return the first and last characters of a request, on one line."""
     text = one_line(clean(request))
     if len(text) <= _REQUEST_HEAD + _REQUEST_TAIL:
         return text
@@ -246,7 +246,7 @@ def essence(request: str) -> str:
 
 
 def terms(text: str) -> frozenset[str]:
-    """Return the stems of the content words of `text`; letters of scripts without spaces in pairs."""
+    """Return the stems of the content words of `text`, and pairs of letters for scripts without spaces."""
     text = text.lower()
     pairs: set[str] = set()
     if not text.isascii():
@@ -259,7 +259,7 @@ def terms(text: str) -> frozenset[str]:
 
 
 def mentions(message: ViewMessage) -> Iterator[Mention]:
-    """Yield what a message says, calls and gets back, block by block; thinking is left out."""
+    """Yield the text, calls and results of a message, block by block, without thinking."""
     source: Source = "user" if message.role == "user" else "assistant"
     for block in blocks(message.content):
         kind = str(block.get("type"))

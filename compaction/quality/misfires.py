@@ -1,4 +1,4 @@
-"""What models answer in place of a summary, recognized by form: refusals, error pages, echoes of the prompt, loops."""
+"""Failed answers of models, recognized by form: refusals, error pages, echoes of the prompt and loops."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 _OPENING_CHARS: Final = 300
 _REFUSAL_CHARS: Final = 1_500
 _ERROR_CHARS: Final = 2_000
-"""Characters; a longer text says more than that it refuses, or than what went wrong."""
+"""Characters above which a text is more than a refusal or an error message."""
 _ECHO_WORDS: Final = 8
 _ECHO_RUNS: Final = 5
-"""Runs of so many words; the fewest shared runs that make an echo are those of one sentence of twelve words."""
+"""Words of a run, and shared runs that make an echo: those of one sentence of twelve words."""
 _WINDOW_CHARS: Final = 600
 _LEAST_LOOP_CHARS: Final = 200
 _LOOP_RATIO: Final = 5.0
-"""Times that zlib makes a stretch smaller; ordinary text and lists stay below 3.5."""
+"""Compression ratio by zlib above which a stretch repeats itself. Ordinary text and lists stay below 3.5."""
 _SAID_AGAIN_CHARS: Final = 20
 _SAID_AGAIN_SHARE: Final = 0.4
-"""Of the lines of 20 characters and more, what share may say what an earlier line said."""
+"""Largest share of lines of 20 characters and more that may repeat an earlier line."""
 
 _REFUSAL: Final = re.compile(
     r"(?:i['\u2019]?m|i am|we are) (?:sorry|unable|not able|afraid)\b|sorry\b|unfortunately,? i\b|as an ai\b|"
@@ -55,33 +55,33 @@ _SENTENCE: Final = re.compile(r"[.!?;:]\s+|\n+")
 _PLAIN_WORD: Final = re.compile(r"\w+")
 
 
-def refuses(text: str) -> bool:
-    """Tell whether a short text declines, or asks for the transcript that it was given."""
+def is_refusal(text: str) -> bool:
+    """Return whether a short text declines, or asks for the transcript that it was given."""
     opening = re.sub(r"^[\W_]+", "", text[:_OPENING_CHARS])
     return len(text) <= _REFUSAL_CHARS and _REFUSAL.match(opening) is not None
 
 
 def is_error(text: str) -> bool:
-    """Tell whether a text is an error message: a page, a JSON object, or a few lines that begin with one."""
+    """Return whether a text is an error message: a page, a JSON object, or a few lines that begin with one."""
     text = text.strip()
     if _HTML_PAGE.match(text) or _ERROR_JSON.match(text):
         return True
     return len(text) <= _ERROR_CHARS and _ERROR_LINE.match(text.lstrip("#*> `")) is not None
 
 
-def echoes(text: str, canary: str | None, prompt: str | None, source: Callable[[], str]) -> bool:
-    """Tell whether a text repeats the canary, or a sentence of the prompt that `source` does not hold too."""
+def is_prompt_echo(text: str, canary: str | None, prompt: str | None, source: Callable[[], str]) -> bool:
+    """Return whether a text repeats the canary, or a sentence of the prompt that `source` does not contain."""
     if canary and "".join(canary.split()).lower() in "".join(text.split()).lower():
         return True
-    instructed = set(_runs(prompt or ""))
-    repeated = [run for run in _runs(text) if run in instructed] if instructed else []
+    instructed = set(_word_runs(prompt or ""))
+    repeated = [run for run in _word_runs(text) if run in instructed] if instructed else []
     if len(repeated) < _ECHO_RUNS:
         return False
     spoken = " ".join(_PLAIN_WORD.findall(source().lower()))
     return sum(run not in spoken for run in repeated) >= _ECHO_RUNS
 
 
-def _runs(text: str) -> Iterator[str]:
+def _word_runs(text: str) -> Iterator[str]:
     """Yield every run of `_ECHO_WORDS` words inside a sentence."""
     for sentence in _SENTENCE.split(text.lower()):
         words = _PLAIN_WORD.findall(sentence)
@@ -89,13 +89,13 @@ def _runs(text: str) -> Iterator[str]:
             yield " ".join(words[start : start + _ECHO_WORDS])
 
 
-def carries_on(text: str) -> bool:
-    """Tell whether a text goes on with the transcript: it has lines that only name a speaker."""
+def continues_transcript(text: str) -> bool:
+    """Return whether a text continues the transcript, with lines that only name a speaker."""
     return len(_SPEAKER.findall(text)) >= _LEAST_SPEAKERS
 
 
-def loops(text: str) -> bool:
-    """Tell whether the text, or any stretch of it, says the same over and over."""
+def is_repetitive(text: str) -> bool:
+    """Return whether the text, or any stretch of it, repeats itself."""
     stretches = [text, *(text[at : at + _WINDOW_CHARS] for at in range(0, len(text), _WINDOW_CHARS))]
     encoded = (stretch.encode(errors="replace") for stretch in stretches if len(stretch) >= _LEAST_LOOP_CHARS)
     if any(len(raw) > _LOOP_RATIO * len(zlib.compress(raw)) for raw in encoded):

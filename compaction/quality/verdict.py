@@ -1,8 +1,8 @@
-"""The quality guard: whether a summary may take the place of what it summarizes, and what can be mended in it.
+"""The quality guard: decides whether a summary may replace its messages, and repairs small defects.
 
-Deterministic, in time linear in the texts. `gather` reads what is replaced, `judge` says what is wrong with a summary,
-`mend` adds what is missing and short. The bounds were set on recorded conversations: extracts and summaries written by
-hand pass or are mended, what a model too weak for the task writes does not.
+It is deterministic and linear in the texts. `gather` reads the evidence, `judge` finds defects, `mend` adds short
+missing text. The limits were set on recorded conversations: extracts and summaries by hand pass or can be repaired,
+those of a model too weak for the task do not.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.frames.wordings import ENGLISH, in_english
 from compaction.pins.standing import standing_instructions
-from compaction.quality.evidence import Evidence, essence, gather, terms
-from compaction.quality.misfires import carries_on, echoes, is_error, loops, refuses
+from compaction.quality.evidence import Evidence, gather, request_essence, terms
+from compaction.quality.misfires import continues_transcript, is_error, is_prompt_echo, is_refusal, is_repetitive
 from compaction.summary.frames import names_frame, unmarked
 from compaction.summary.zone import NOTHING_NOTED
 from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of, spelled
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "Reason", "Verdict", "gather", "judge", "mend"]
 
 KEPT: Final = ENGLISH.kept
-"""Heads what `mend` adds."""
+"""Heading of the lines that `mend` adds."""
 ASKED: Final = "asked, not answered when this was written: "
 ASKED_AND_ANSWERED: Final = "asked, answered since: "
-"""Begin a request that is added, after who asked it. Later summaries carry it on, so it does not say that it is the
-latest, and what it says of an answer stays true.
+"""Begin an added request, after its author. Later summaries copy the line, so it does not call the request the latest,
+and its statement about an answer stays true.
 """
 
 
 class Reason(StrEnum):
-    """Why a summary is not accepted as it is."""
+    """Reasons to reject a summary."""
 
     EMPTY = "empty"
     TOO_LONG = "too_long"
@@ -60,28 +60,27 @@ MENDABLE: Final = frozenset(
 """Reasons that `mend` can remove."""
 
 _ROOM: Final = 1.5
-"""A summary may have this many times the characters that its tokens are taken for: some tokens are longer than four
-characters, and what is mended needs room."""
+"""Factor from estimated to allowed characters: some tokens have more than four characters, and repairs need room."""
 MOST_REQUIRED: Final = 24
 LEAST_REQUIRED: Final = 4
 _CHARS_A_VALUE: Final = 200
-"""Characters of summary for each value that it has to hold."""
+"""Characters of summary for each required value."""
 _INVENTED_SHARE: Final = 0.1
 _GRAVE_SHARE: Final = 0.05
-"""Shares of a summary's strong values that may be nowhere in the evidence: of all, and of those that lead astray."""
+"""Largest shares of invented strong values: of all, and of misleading ones."""
 _GRAVE: Final = frozenset({ValueKind.URL, ValueKind.EMAIL, ValueKind.HASH})
 _EXACT: Final = frozenset({ValueKind.ID, ValueKind.HASH})
-"""Of these not one may be invented: nobody derives them, and whoever is given one uses it."""
+"""Kinds of which no value may be invented: they cannot be derived, and readers act on them."""
 _COUNTED_INVENTIONS: Final = 20
 _RULE_TERMS: Final = 4
 _KNOWN_RULE_SHARE: Final = 0.34
-"""A rule of four content words and more has to share a third of them with what was said."""
+"""Share of a rule's content words that the evidence must contain, for rules of four and more."""
 _REQUEST_LEAST_TERMS: Final = 3
 _REQUEST_SHARE: Final = 0.15
 _REQUEST_MOST: Final = 4
 _KNOWN_SHARE: Final = 0.35
 _TELLING_TERMS: Final = 20
-"""Stems; what uses fewer says too little for another text to be distinguished from it."""
+"""Stems below which a text cannot be distinguished from another."""
 _SAID_TERMS: Final = 8
 _SAID_SHARE: Final = 0.1
 _HEADING_CHARS: Final = 200
@@ -91,7 +90,7 @@ _ABOUT_SUMMARIES: Final = terms(
     "summary summarize transcript conversation message provide provided please help ready text information request "
     "user assistant context following details input"
 )
-"""Stems that a model with nothing to say uses as well."""
+"""Stems that occur in summaries without content."""
 
 _PINNED: Final = re.compile(
     rf"\[({SPACES}(?:{spread('END')}{SPACE})?{spread('PIN')}(?:{UNSEEN}{spread('NED')})?\b[^\]\n]{{0,120}})\]",
@@ -103,41 +102,41 @@ _ENGLISH: Final = re.compile(
     r"\b(?:the|and|of|to|is|was|were|for|with|that|not|be|by|are|it|on|from|has)\b", re.IGNORECASE
 )
 _ENGLISH_SHARE: Final = 0.05
-"""Share of an English text's words that are such words at least; of other languages fewer are spelled like them."""
+"""Least share of these words in an English text."""
 _NUMBERING: Final = re.compile(r"^[\s#*]*\d+[.)]\s")
 
 Severity = Literal["none", "mendable", "final"]
 
 
 class Verdict(NamedTuple):
-    """What is wrong with a summary; no reasons say that it may be committed."""
+    """The defects of a summary. Without reasons, it may be committed."""
 
     reasons: tuple[Reason, ...] = ()
     missing: tuple[str, ...] = ()
-    """Exact values that the summary has to hold and does not, those that matter most first."""
+    """Required values that the summary lacks, the most important first."""
     missing_sections: tuple[str, ...] = ()
     invented: tuple[str, ...] = ()
-    """Values in the summary that are nowhere in what it summarizes."""
+    """Values in the summary that the evidence lacks."""
     invented_rules: tuple[str, ...] = ()
-    """Standing instructions in it that nothing in what it summarizes speaks of."""
+    """Standing instructions in the summary without support in the evidence."""
     request: str = ""
-    """The essence of the latest request, where the summary does not reflect it."""
+    """The essence of the latest request if the summary does not reflect it, else ""."""
     severity: Severity = "none"
-    """Whether `mend` makes it acceptable, or only another summary can."""
+    """Whether `mend` can make the summary acceptable."""
 
     @property
-    def accepted(self) -> bool:
-        """Whether the summary may be committed as it is."""
+    def is_accepted(self) -> bool:
+        """Whether the summary may be committed unchanged."""
         return not self.reasons
 
     @property
     def details(self) -> tuple[str, ...]:
-        """What is wrong in plain words, a sentence or two for each reason, as a corrective prompt says it."""
-        return tuple(_words_for(self, reason) for reason in self.reasons)
+        """The defects in plain words for a corrective prompt, a sentence or two for each reason."""
+        return tuple(_describe_reason(self, reason) for reason in self.reasons)
 
     @property
     def detail(self) -> str:
-        """All of it on one line."""
+        """The details on one line."""
         return " ".join(self.details)
 
 
@@ -152,12 +151,12 @@ def judge(
     frames: Sequence[str] = (),
     other_texts: Sequence[str] = (),
 ) -> Verdict:
-    """Return what is wrong with `summary` as a replacement of the evidence.
+    """Return the defects of `summary` as a replacement of the evidence.
 
-    `sections` are the headings it must have, `prompt` the fixed instructions that the model was given (without the
-    transcript), `canary` a string in them that no summary may hold, `frames` the strings that framed data in the
-    prompt. What is in `other_texts`, other texts of the context such as pins, does not have to be in the summary too.
-    A summary over `max_chars` is too long, as is one that is not smaller than what it replaces.
+    `sections` are the required headings, `prompt` the model's fixed instructions without the transcript, `canary` a
+    string in them that no summary may contain, and `frames` the strings that framed data in the prompt. Values in
+    `other_texts`, other texts of the context such as pins, are not required. A summary is too long if it exceeds
+    `max_chars` or is not smaller than the evidence.
     """
     text = summary.strip()
     if not any(char.isalnum() for char in text):
@@ -166,22 +165,22 @@ def judge(
     context = Text("\n".join((summary, *other_texts)))
     required = required_values(evidence, max_chars)
     missing = tuple(value for value in required if not context.holds(value))
-    absent = _absent_sections(summary, sections)
-    invented, invented_rules = _invented(summary, evidence), _invented_rules(summary, evidence)
-    request = essence(evidence.request)
-    request = "" if _reflects(said.union(*map(terms, other_texts)), context, request) else request
+    absent = _find_missing_sections(summary, sections)
+    invented, invented_rules = _find_invented_values(summary, evidence), _find_invented_rules(summary, evidence)
+    request = request_essence(evidence.request)
+    request = "" if _reflects_request(said.union(*map(terms, other_texts)), context, request) else request
     applying = {
-        Reason.REFUSAL_TEXT: refuses(text),
+        Reason.REFUSAL_TEXT: is_refusal(text),
         Reason.ERROR_TEXT: is_error(text),
         Reason.TOO_LONG: text_weight(summary) >= evidence.weight or len(summary) > (max_chars or len(summary)),
-        Reason.ECHO: echoes(summary, canary, prompt, lambda: evidence.text.folded)
+        Reason.ECHO: is_prompt_echo(summary, canary, prompt, lambda: evidence.text.folded)
         or (names_frame(summary) and not names_frame(evidence.text.folded))
         or any(frame.lower() in summary.lower() for frame in frames),
-        Reason.REPETITION: loops(text),
-        Reason.NOT_A_SUMMARY: carries_on(text) or _is_something_else(said, held, evidence),
+        Reason.REPETITION: is_repetitive(text),
+        Reason.NOT_A_SUMMARY: continues_transcript(text) or _is_off_topic(said, held, evidence),
         Reason.IDENTIFIERS_INVENTED: bool(invented),
         Reason.INSTRUCTIONS_INVENTED: bool(invented_rules),
-        Reason.MARKERS: _disarmed(summary) != summary,
+        Reason.MARKERS: _escape_markers(summary) != summary,
         Reason.SECTIONS_MISSING: bool(absent),
         Reason.IDENTIFIERS_MISSING: bool(missing),
         Reason.REQUEST_NOT_REFLECTED: bool(request),
@@ -194,55 +193,55 @@ def judge(
 
 
 def most_chars(max_tokens: int) -> int:
-    """Return the characters that a summary of at most `max_tokens` tokens may have."""
+    """Return the most characters for a summary of at most `max_tokens` tokens."""
     return int(max_tokens * CHARS_PER_TOKEN * _ROOM)
 
 
 def required_values(evidence: Evidence, max_chars: int | None = None) -> tuple[str, ...]:
-    """Return the exact values that a summary of the evidence must hold, as many as `max_chars` characters can bear."""
+    """Return the exact values that a summary must contain, as many as fit `max_chars` characters."""
     room = evidence.weight // 4 if max_chars is None else min(max_chars, evidence.weight // 2)
-    return evidence.foremost(min(MOST_REQUIRED, max(LEAST_REQUIRED, room // _CHARS_A_VALUE)))
+    return evidence.top_values(min(MOST_REQUIRED, max(LEAST_REQUIRED, room // _CHARS_A_VALUE)))
 
 
 def mend(summary: str, verdict: Verdict, evidence: Evidence, *, max_chars: int) -> str:
-    """Return `summary` with what `verdict` found missing, word for word under the heading `KEPT`.
+    """Return `summary` with missing text added verbatim under the heading `KEPT`.
 
-    Each value is given in the words that were around it, in the order of the conversation: what was said last holds.
-    Markers become plain words, headings that are missing are added. What does not fit into `max_chars` characters stays
-    out, so judge the result again. Mending twice is mending once. A verdict that is final changes nothing.
+    Each value comes with its surrounding words, in the order of the conversation. Markers become plain words, and
+    missing headings are added. Text that does not fit `max_chars` characters is omitted, so judge the result again. The
+    function is idempotent. It changes nothing if the severity is final.
     """
     if verdict.severity != "mendable":
         return summary
-    text = _disarmed(summary)
+    text = _escape_markers(summary)
     if verdict.missing_sections and not _HEADING.search(text):
-        # A narrative without any form: it goes under the first heading as it is.
+        # A narrative without headings goes under the first one.
         first = f"## {verdict.missing_sections[0].lstrip('# ')}"
-        text = _with_room(text, f"{first}\n{text.lstrip()}", max_chars)
-    for section in _absent_sections(text, verdict.missing_sections):
-        text = _with_room(text, f"{text.rstrip()}\n\n## {section.lstrip('# ')}\n{NOTHING_NOTED}", max_chars)
+        text = _fit_or_keep(text, f"{first}\n{text.lstrip()}", max_chars)
+    for section in _find_missing_sections(text, verdict.missing_sections):
+        text = _fit_or_keep(text, f"{text.rstrip()}\n\n## {section.lstrip('# ')}\n{NOTHING_NOTED}", max_chars)
     places: dict[str, int] = {}
-    if verdict.request and not _reflects(terms(text), Text(text), verdict.request):
+    if verdict.request and not _reflects_request(terms(text), Text(text), verdict.request):
         state = ASKED_AND_ANSWERED if evidence.is_request_answered else ASKED
         asked = f"{evidence.request_speaker} {state}{verdict.request}"
-        longer = _kept(text, asked)
+        longer = _append_kept(text, asked)
         if len(longer) <= max_chars:
             text, places[_kept_line(asked)] = longer, evidence.request_place
     for value in verdict.missing:
         if Text(text).holds(value):
             continue
-        for place, words in evidence.around(value):
-            longer = _kept(text, words)
+        for place, words in evidence.texts_around(value):
+            longer = _append_kept(text, words)
             if len(longer) <= max_chars:
                 text, places[_kept_line(words)] = longer, place
                 break
-    return _in_order(text, places)
+    return _sort_added(text, places)
 
 
-def _with_room(text: str, longer: str, max_chars: int) -> str:
+def _fit_or_keep(text: str, longer: str, max_chars: int) -> str:
     return longer if len(longer) <= max_chars else text
 
 
-def _kept(text: str, words: str) -> str:
+def _append_kept(text: str, words: str) -> str:
     """Return `text` with one more line under the heading `KEPT`."""
     lines = text.rstrip().split("\n")
     if KEPT not in lines:
@@ -252,7 +251,7 @@ def _kept(text: str, words: str) -> str:
 
 
 def _kept_line(words: str) -> str:
-    return _disarmed(f"- {words}")
+    return _escape_markers(f"- {words}")
 
 
 def _end_of_kept(lines: Sequence[str]) -> int:
@@ -260,8 +259,8 @@ def _end_of_kept(lines: Sequence[str]) -> int:
     return next((at for at in range(after, len(lines)) if not lines[at].startswith("- ")), len(lines))
 
 
-def _in_order(text: str, places: Mapping[str, int]) -> str:
-    """Return `text` with the lines that were added last under `KEPT` in the order of their places."""
+def _sort_added(text: str, places: Mapping[str, int]) -> str:
+    """Return `text` with the last added lines under `KEPT` in the order of their places."""
     if not places:
         return text
     lines = text.split("\n")
@@ -270,13 +269,13 @@ def _in_order(text: str, places: Mapping[str, int]) -> str:
     return "\n".join([*lines[:start], *sorted(lines[start:end], key=places.__getitem__), *lines[end:]])
 
 
-def _disarmed(text: str) -> str:
-    """Return `text` with the markers of summaries, pins and cut results turned into plain words."""
+def _escape_markers(text: str) -> str:
+    """Return `text` with the markers of summaries, pins and cut results as plain words."""
     return _PINNED.sub(r"(\1)", unmarked(disarmed(text)))
 
 
-def _is_something_else(said: frozenset[str], held: Text, evidence: Evidence) -> bool:
-    """Tell whether a text has next to nothing of the evidence: in its words, and in the values that it holds."""
+def _is_off_topic(said: frozenset[str], held: Text, evidence: Evidence) -> bool:
+    """Return whether a text shares almost no words and values with the evidence."""
     if len(evidence.terms) < _TELLING_TERMS:
         return False
     shared = (said & evidence.terms) - _ABOUT_SUMMARIES
@@ -287,8 +286,8 @@ def _is_something_else(said: frozenset[str], held: Text, evidence: Evidence) -> 
     return named < wanted and len(said & evidence.terms) < _KNOWN_SHARE * len(said)
 
 
-def _invented(summary: str, evidence: Evidence) -> tuple[str, ...]:
-    """Return the values of strong kinds that are nowhere in the evidence, if they are more than a few."""
+def _find_invented_values(summary: str, evidence: Evidence) -> tuple[str, ...]:
+    """Return the strong values that the evidence lacks, if they exceed the allowed shares."""
     strong = sorted(value for value in set(values(summary)) if is_strong(value))
     unknown: list[str] = []
     for value in strong:
@@ -303,8 +302,8 @@ def _invented(summary: str, evidence: Evidence) -> tuple[str, ...]:
     return tuple(spelled(value, summary) for value in unknown)
 
 
-def _invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
-    """Return the standing instructions in a summary most of whose words nobody used in what it summarizes."""
+def _find_invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
+    """Return the standing instructions in a summary most of whose words the evidence lacks."""
     invented = []
     for rule in standing_instructions(summary):
         said = terms(rule) - _ABOUT_SUMMARIES
@@ -313,16 +312,16 @@ def _invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:
     return tuple(invented)
 
 
-def _absent_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
-    """Return the headings that no line of the summary is, or begins with before a colon.
+def _find_missing_sections(summary: str, sections: Sequence[str]) -> tuple[str, ...]:
+    """Return the headings that no line of the summary is or begins with.
 
-    None is absent if a summary in another language than English has as many headings: they are translated.
+    None is missing if a summary in another language than English has as many headings: they are translated.
     """
     if not sections or _has_translated_headings(summary, len(sections)):
         return ()
     lines = [line[:_HEADING_CHARS] for line in in_english(summary).split("\n")]
-    headings = {_plain(part) for line in lines for part in (line, line.partition(":")[0])}
-    return tuple(section for section in sections if _plain(section) not in headings)
+    headings = {_normalize_heading(part) for line in lines for part in (line, line.partition(":")[0])}
+    return tuple(section for section in sections if _normalize_heading(section) not in headings)
 
 
 def _has_translated_headings(summary: str, count: int) -> bool:
@@ -332,12 +331,12 @@ def _has_translated_headings(summary: str, count: int) -> bool:
     return len(_ENGLISH.findall(summary)) < _ENGLISH_SHARE * words
 
 
-def _plain(heading: str) -> str:
+def _normalize_heading(heading: str) -> str:
     return " ".join(_PLAIN_WORD.findall(_NUMBERING.sub("", heading.lower())))
 
 
-def _reflects(said: frozenset[str], held: Text, request: str) -> bool:
-    """Tell whether a text takes up the content words and values of a request; one of few words asks for nothing."""
+def _reflects_request(said: frozenset[str], held: Text, request: str) -> bool:
+    """Return whether a text takes up the content words and values of a request. A short request has none."""
     asked = terms(request) - _ABOUT_SUMMARIES
     exact = [value for value in set(values(request)) if kind_of(value)]
     if len(asked) + len(exact) < _REQUEST_LEAST_TERMS:
@@ -346,7 +345,7 @@ def _reflects(said: frozenset[str], held: Text, request: str) -> bool:
     return answered >= min(_REQUEST_MOST, max(2, int(_REQUEST_SHARE * (len(asked) + len(exact)))))
 
 
-def _words_for(verdict: Verdict, reason: Reason) -> str:
+def _describe_reason(verdict: Verdict, reason: Reason) -> str:
     match reason:
         case Reason.SECTIONS_MISSING:
             return f"These headings are missing: {'; '.join(verdict.missing_sections)}."

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from compaction.claims.citations import without_citations
+from compaction.claims.citations import strip_citations
 from compaction.frames.wordings import in_english
 from compaction.media.shedding import load_of_view
 from compaction.messages import has_tool_results
@@ -108,7 +108,7 @@ class Stage:
         if snapshot.summary is None or is_signed_alone(self.view):
             return None
         summary = in_english(snapshot.summary)
-        return summary if snapshot.claims is None else without_citations(summary)
+        return summary if snapshot.claims is None else strip_citations(summary)
 
     @property
     def withdrawn(self) -> tuple[Pin, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import Connection, func, select
 
-from compaction.claims.citations import without_citations
+from compaction.claims.citations import strip_citations
 from compaction.coverage import Coverage, find_span, shown_seqs
 from compaction.pins.pinned import Pin
 from store.conversations import conversations, messages, snapshots
@@ -83,7 +83,7 @@ def source(connection: Connection, tenant_id: UUID, run_id: UUID) -> Source | No
     earlier: Sequence[Claim] = ()
     if before is not None and before.summary is not None:
         claims = snapshots.claims_of(before)
-        previous, earlier = before.summary if claims is None else without_citations(before.summary), claims or ()
+        previous, earlier = before.summary if claims is None else strip_citations(before.summary), claims or ()
     return Source(run, steps, snapshot, previous, earlier, zone, opening, origins, pins)
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from compaction.claims.packing import packed, unpacked
+from compaction.claims.packing import pack_claims, unpack_claims
 from compaction.coverage import Coverage, gone_spans, shown_seqs
 from compaction.frames.codes import frame_code
 from compaction.pins.pinned import Pin
@@ -414,7 +414,7 @@ def insert_new(
             exchanges=new.exchanges,
             prefix_hash=new.prefix_hash,
             pins=msgspec.to_builtins(new.pins),
-            claims=None if new.claims is None or new.summary is None else packed(new.claims, new.summary),
+            claims=None if new.claims is None or new.summary is None else pack_claims(new.claims, new.summary),
             media=list(new.media),
         )
     )
@@ -422,7 +422,7 @@ def insert_new(
 
 def claims_of(row: AnyRow) -> tuple[Claim, ...] | None:
     """Return what the lines of a snapshot's summary rest on, None where that is not known."""
-    return None if row.claims is None or row.summary is None else unpacked(row.claims, row.summary)
+    return None if row.claims is None or row.summary is None else unpack_claims(row.claims, row.summary)
 
 
 def move_head(connection: Connection, conversation_id: UUID, version: int) -> None:

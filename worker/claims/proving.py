@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from compaction.claims.citations import cited_as, in_form, left_over, says_something, with_citations
-from compaction.claims.claim import counted
+from compaction.claims.citations import (
+    add_citations,
+    copy_citations,
+    makes_claim,
+    normalize_citations,
+    remove_empty_headings,
+)
+from compaction.claims.claim import count_claims
 from compaction.claims.proof import prove
 from compaction.pins.agreement import without_stated
 from compaction.steps.runs import RunReason
@@ -18,7 +24,7 @@ from worker.summarizers.base import SummaryError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compaction.claims.claim import Claim, Proved
+    from compaction.claims.claim import Claim, ProvedSummary
     from worker.summarizers.base import Summary, SummaryRequest
 
 _NAMED_LINES: Final = 10
@@ -50,10 +56,10 @@ def proved(summary: Summary, request: SummaryRequest) -> Summary:
             raise SummaryError(RunReason.SUMMARY_REJECTED, "unsupported_claims: no line is left", summary.spent)
         text, claims, counts = proof.text, proof.claims, proof.counts
     else:
-        counts = counted(claims)
+        counts = count_claims(claims)
     text, claims, left_out = _in_force(text, claims, request)
     if request.policy.recall_handles:
-        text = with_citations(text, claims)
+        text = add_citations(text, claims)
     counts = counts._replace(dropped=counts.dropped + summary.dropped, gone=_gone(claims, request))
     return summary._replace(
         text=text,
@@ -85,12 +91,10 @@ def _in_force(
         return text, claims, ()
     lines = text.split("\n")
     changed = {
-        line: rest
-        for line in lines
-        if says_something(line) and (rest := without_stated(line, request.withdrawn)) != line
+        line: rest for line in lines if makes_claim(line) and (rest := without_stated(line, request.withdrawn)) != line
     }
-    kept = left_over([changed.get(line, line) or (None if line in changed else line) for line in lines])
-    if not changed or not any(map(says_something, kept)):
+    kept = remove_empty_headings([changed.get(line, line) or (None if line in changed else line) for line in lines])
+    if not changed or not any(map(makes_claim, kept)):
         return text, claims, ()
     rests = {line.strip(): rest.strip() for line, rest in changed.items()}
     told = [msgspec.structs.replace(claim, text=rests.get(claim.text, claim.text)) for claim in claims]
@@ -112,9 +116,9 @@ def borne_out(text: str, request: SummaryRequest) -> BorneOut:
         return BorneOut(text)
     # The lines that stay are found again by their words: what the proof reads as a citation may not count as such.
     seqs = {message.seq for message in request.zone}.union(*(claim.seqs for claim in request.claims or ()))
-    draft = in_form(text, seqs)
+    draft = normalize_citations(text, seqs)
     proof = _proof(draft, request)
-    return BorneOut(cited_as(proof.text, draft), proof.counts.dropped)
+    return BorneOut(copy_citations(proof.text, draft), proof.counts.dropped)
 
 
 def objections_to(text: str, request: SummaryRequest) -> list[str]:
@@ -128,7 +132,7 @@ def objections_to(text: str, request: SummaryRequest) -> list[str]:
     return [f"No message bears these lines out, cite those that do or leave them out: {' / '.join(lines)}"]
 
 
-def _proof(text: str, request: SummaryRequest) -> Proved:
+def _proof(text: str, request: SummaryRequest) -> ProvedSummary:
     named_none = request.claims is None and request.previous is not None
     return prove(
         text,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
-from compaction.claims.handing_on import given_on
+from compaction.claims.handing_on import prepare_previous
 from compaction.pins.pinned import masked_pins, message_text, pin
 from compaction.steps import steps
 from compaction.steps.ladder import Result, Step, saves_enough
@@ -240,7 +240,7 @@ def request_of(
     previous, claims = stage.previous_summary, stage.working.snapshot.claims
     if previous is not None:
         marks = policy.unsupported_claims == "mark"
-        previous = given_on(previous, claims or (), marks=marks, unsourced=unsourced)
+        previous = prepare_previous(previous, claims or (), marks=marks, unsourced=unsourced)
     before, tail = around(stage.view, zone, stage.working.snapshot.summary)
     pins = masked_pins(stage.working.pins, policy)
     # What finds no room in the frame is for the summary to tell.

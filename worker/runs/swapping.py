@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
 from compaction.cost.depth import choose, depths
 from compaction.cost.survival import SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Expected, Ground, Ready, decide, is_worth_summary
+from compaction.cost.swap import ExpectedCourse, Ground, Ready, decide, is_worth_summary
 from compaction.steps.ladder import BEFORE_SUMMARY, Step
 from compaction.steps.runs import RunKind
 from compaction.steps.steps import cut_results, find_zone
@@ -107,7 +107,7 @@ class Swapping:
         course = self._course(lease)
         prices = self.prices(course.model, lease.policy)
         turns = SurvivalCurve(course.others).expected_turns(course.turns)
-        expected = Expected(turns, _pauses(course, prices))
+        expected = ExpectedCourse(turns, _pauses(course, prices))
         is_worth_it = usd is not None and is_worth_summary(read - written, prices, expected, usd)
         price = "at an unknown price" if usd is None else f"${usd:.4f}"
         return is_worth_it, f"a summary {price}, over {turns:.0f} expected turns"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from compaction.claims.citations import with_citations
-from compaction.claims.extracted import claims_of
+from compaction.claims.citations import add_citations
+from compaction.claims.extracted import claims_of_extract
 from compaction.extract.extractive import extract_placed
 from compaction.pieces import places
 from compaction.private_fields import without_private
@@ -65,8 +65,8 @@ class ExtractiveSummarizer:
         limit = room = most * CHARS_PER_TOKEN
         while True:
             text, placed = extract_placed(said, max_chars=room, previous=request.previous, places=numbers, beside=shown)
-            claims = claims_of(text, placed, at, previous=request.previous, earlier=request.claims or ())
-            full = with_citations(text, claims) if policy.recall_handles else text
+            claims = claims_of_extract(text, placed, at, previous=request.previous, earlier=request.claims or ())
+            full = add_citations(text, claims) if policy.recall_handles else text
             weight = text_weight(full)
             over = weight - limit
             # References count, too: what they take the wording has to give up.

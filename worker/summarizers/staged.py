@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from compaction.claims.citations import as_read, cited_as, without_citations
+from compaction.claims.citations import cite_previous, copy_citations, strip_citations
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunReason
 from compaction.summary.prompts import corrected
@@ -110,8 +110,8 @@ class StagedSummarizer:
         if self._guard is None:
             return Accepted(text, dropped)
         judge = self._guard(request)
-        verdict = judge.of(without_citations(text))
-        return Accepted(text if verdict.accepted else _mended(judge, text, verdict), dropped)
+        verdict = judge.of(strip_citations(text))
+        return Accepted(text if verdict.is_accepted else _mended(judge, text, verdict), dropped)
 
     def summarize(self, request: SummaryRequest) -> Summary:
         """Return a summary of the zone, or of as much of its beginning as could be summarized.
@@ -224,7 +224,7 @@ class _Work:
         try:
             staged = plan(
                 request.zone,
-                None if request.previous is None else as_read(request.previous, request.claims or ()),
+                None if request.previous is None else cite_previous(request.previous, request.claims or ()),
                 request.policy,
                 window,
                 times=request.times,
@@ -307,14 +307,14 @@ class _Work:
         if self._guard is None:
             return Accepted(text, dropped)
         judge = self._guard(request)
-        verdict, objections = judge.of(without_citations(text)), objections_to(text, request)
+        verdict, objections = judge.of(strip_citations(text)), objections_to(text, request)
         if done.prompt is not None and (objections or not FORM.issuperset(verdict.reasons)):
             again = self._again(staged, done.prompt, text, (*verdict.details, *objections))
             text_again, dropped_again = borne_out(again or "", request)
-            left = verdict if again is None else judge.of(without_citations(text_again))
+            left = verdict if again is None else judge.of(strip_citations(text_again))
             if again is not None and len(left.reasons) <= len(verdict.reasons):
                 text, dropped, verdict = text_again, dropped_again, left
-        return Accepted(text if verdict.accepted else _mended(judge, text, verdict), dropped)
+        return Accepted(text if verdict.is_accepted else _mended(judge, text, verdict), dropped)
 
     def _again(self, staged: Plan, prompt: Prompt, draft: str, details: Sequence[str]) -> str | None:
         """Return what the model writes once it is told what was wrong, None if it writes nothing."""
@@ -329,12 +329,12 @@ class _Work:
 
 def _mended(judge: Judge, text: str, verdict: Verdict) -> str:
     """Return a summary with what it lacks added; raise SummaryError if that is not enough."""
-    plain = judge.mend(without_citations(text), verdict)
+    plain = judge.mend(strip_citations(text), verdict)
     left = judge.of(plain)
-    if not left.accepted:
+    if not left.is_accepted:
         # Codes alone: what is missing would be words of the conversation.
         raise SummaryError(RunReason.SUMMARY_REJECTED, ", ".join(left.reasons))
-    return cited_as(plain, text)
+    return copy_citations(plain, text)
 
 
 def _merge_prompt(staged: Plan, group: Sequence[_Level], *, final: bool) -> Prompt:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from api.console.views.content import SHOWN_CHARS
-from compaction.claims.citations import as_read, without_citations
-from compaction.claims.handing_on import given_on
+from compaction.claims.citations import cite_previous, strip_citations
+from compaction.claims.handing_on import prepare_previous
 from compaction.credentials.masking import Masker, mask_text
 from compaction.frames.wordings import in_english, language_shown
 from compaction.overrides import in_force
@@ -56,7 +56,7 @@ class Summary(NamedTuple):
 def summary(source: Source) -> Summary:
     """Return what there is to show of a run's summary."""
     shown = (source.snapshot.summary if source.snapshot else None) or ""
-    text = without_citations(in_english(shown))
+    text = strip_citations(in_english(shown))
     answer, _, added = text.partition(KEPT)
     if not source.zone or source.snapshot is None:
         return Summary((), 0, answer, added, (), (), (), 0, is_too_large=source.zone is None)
@@ -64,7 +64,9 @@ def summary(source: Source) -> Summary:
     zone: Sequence[ViewMessage] = [ViewMessage(role, content, seq) for seq, role, content in source.zone]
     other_texts = (*source.pins, *map(message_text, source.opening))
     marks = policy.unsupported_claims == "mark"
-    previous = None if source.previous is None else given_on(in_english(source.previous), source.earlier, marks=marks)
+    previous = (
+        None if source.previous is None else prepare_previous(in_english(source.previous), source.earlier, marks=marks)
+    )
     if policy.secrets == "mask":
         # As the summarizer was asked: without credentials.
         masker = Masker()
@@ -93,7 +95,7 @@ def _asked(source: Source, zone: Sequence[ViewMessage], previous: str | None, la
     try:
         planned = plan(
             zone,
-            None if previous is None else as_read(previous, source.earlier),
+            None if previous is None else cite_previous(previous, source.earlier),
             policy,
             window_of(step.model, UNKNOWN_SUMMARIZER_WINDOW),
             times=source.origins.times,

@@ -144,7 +144,7 @@ def answered(text: str) -> None:
     """What a model wrote."""
     tidying.tidied(text)
     judge(said("Please order ID10009x for ann@b.example, by 2031-04-02. " * 4), text)
-    misfires.echoes(text, "canary", transcript.SYSTEM_PROMPT[:500], lambda: text)
+    misfires.is_prompt_echo(text, "canary", transcript.SYSTEM_PROMPT[:500], lambda: text)
 
 
 WORK: dict[str, Callable[[str], object]] = {

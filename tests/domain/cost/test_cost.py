@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
 from compaction.cost.pauses import Pause
 from compaction.cost.survival import HORIZON, Life, SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Bounds, Expected, Ground, Ready, bounds_of, decide, is_worth_summary
+from compaction.cost.swap import Bounds, ExpectedCourse, Ground, Ready, bounds_of, decide, is_worth_summary
 from compaction.policy import merge
 from compaction.steps.ladder import Load
 
@@ -148,11 +148,11 @@ def test_a_life_of_waiting_never_passes_a_threshold(growth: list[int], known: Ca
 @given(
     st.integers(-100, 10**6),
     prices | st.none(),
-    st.builds(Expected, st.floats(), st.floats()),
+    st.builds(ExpectedCourse, st.floats(), st.floats()),
     st.floats(0, 1e9) | st.just(math.nan),
 )
 def test_a_summary_is_worth_no_more_than_it_saves(
-    freed: int, known: CallPrices | None, expected: Expected, usd: float
+    freed: int, known: CallPrices | None, expected: ExpectedCourse, usd: float
 ) -> None:
     if is_worth_summary(freed, known, expected, usd):
         assert known is not None
@@ -161,11 +161,11 @@ def test_a_summary_is_worth_no_more_than_it_saves(
 
 
 def test_a_summary_is_worth_its_price_where_many_turns_are_expected() -> None:
-    assert is_worth_summary(58_000, OPUS, Expected(50, 0), 0.08)
-    assert not is_worth_summary(58_000, OPUS, Expected(0, 0), 0.08)
-    assert not is_worth_summary(58_000, OPUS, Expected(50, 0), 2)
+    assert is_worth_summary(58_000, OPUS, ExpectedCourse(50, 0), 0.08)
+    assert not is_worth_summary(58_000, OPUS, ExpectedCourse(0, 0), 0.08)
+    assert not is_worth_summary(58_000, OPUS, ExpectedCourse(50, 0), 2)
     # Each pause is one more time that all of it would be written anew.
-    assert is_worth_summary(58_000, OPUS, Expected(50, 0.2), 2)
+    assert is_worth_summary(58_000, OPUS, ExpectedCourse(50, 0.2), 2)
 
 
 def test_a_pause_is_used_from_the_share_on_from_which_work_is_done_ahead() -> None:

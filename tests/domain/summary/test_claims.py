@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.claims.citations import left_over, named, read, with_citations, without_citations
+from compaction.claims.citations import add_citations, format_seqs, parse_lines, remove_empty_headings, strip_citations
 from compaction.claims.claim import MOST_CITED, Claim, ClaimCounts
-from compaction.claims.extracted import claims_of
-from compaction.claims.packing import packed, unpacked
+from compaction.claims.extracted import claims_of_extract
+from compaction.claims.packing import pack_claims, unpack_claims
 from compaction.claims.proof import Handling, prove
 from compaction.extract.extractive import extract_placed
 from compaction.messages import blocks
@@ -58,9 +58,9 @@ def only(line: str, zone: tuple[ViewMessage, ...] = ZONE, **given_: object) -> C
     ],
 )
 def test_citations_are_read_and_taken_out(line: str, text: str, places: list[tuple[int, int]]) -> None:
-    (parsed,) = read(line)
+    (parsed,) = parse_lines(line)
     assert (parsed.text, list(parsed.places or ())) == (text, places)
-    assert without_citations(without_citations(line)) == without_citations(line) == text
+    assert strip_citations(strip_citations(line)) == strip_citations(line) == text
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_who_wrote_a_message_bears_a_line_out() -> None:
 
 
 def test_a_citation_on_a_line_of_its_own_belongs_to_the_line_before() -> None:
-    assert [(line.text, line.places) for line in read("## Facts\nOne thing\n[m3]\nNone.")] == [
+    assert [(line.text, line.places) for line in parse_lines("## Facts\nOne thing\n[m3]\nNone.")] == [
         ("## Facts", None),
         ("One thing", ((3, 3),)),
         ("None.", None),
@@ -205,18 +205,18 @@ def test_no_claim_rests_on_what_is_outside(text: str, earlier: list[Claim], hand
         assert claim.text in lines
         lines = lines[lines.index(claim.text) + 1 :]
     counts = proved.counts
-    claimed = sum(line.places is not None for line in read(text))
+    claimed = sum(line.places is not None for line in parse_lines(text))
     assert sum(counts) == claimed
     assert len(proved.claims) == claimed - counts.dropped
     assert counts.dropped == 0 or handling == "drop"
     assert handling != "drop" or counts.unsupported == 0
-    for shown in (proved.text, with_citations(proved.text, proved.claims)):
-        assert unpacked(packed(proved.claims, shown), shown) == proved.claims
+    for shown in (proved.text, add_citations(proved.text, proved.claims)):
+        assert unpack_claims(pack_claims(proved.claims, shown), shown) == proved.claims
 
 
 @given(st.lists(st.integers(0, 60), unique=True).map(sorted))
 def test_seqs_are_named_as_they_are_read(seqs: list[int]) -> None:
-    (line,) = read(f"A thing{f' [{named(seqs)}]' if seqs else ''}")
+    (line,) = parse_lines(f"A thing{f' [{format_seqs(seqs)}]' if seqs else ''}")
     assert [seq for place in line.places or () for seq in range(place.first, place.last + 1)] == seqs
 
 
@@ -224,7 +224,7 @@ def test_seqs_are_named_as_they_are_read(seqs: list[int]) -> None:
 def test_the_claims_of_an_extract_stand_word_for_word_in_their_messages(max_chars: int) -> None:
     said = [message.as_message() for message in ZONE]
     text, placed = extract_placed(said, max_chars=max_chars)
-    claims = claims_of(text, placed, {place: [message.seq] for place, message in enumerate(ZONE)})
+    claims = claims_of_extract(text, placed, {place: [message.seq] for place, message in enumerate(ZONE)})
     contents = {message.seq: str(message.content) for message in ZONE}
     for claim in claims[:-1]:
         assert claim.support == "verbatim"
@@ -262,12 +262,12 @@ def test_what_quotes_a_line_that_has_values_alone_has_no_more() -> None:
     ],
 )
 def test_a_heading_goes_with_the_last_line_under_it(lines: list[str | None], left: list[str]) -> None:
-    assert left_over(lines) == left
+    assert remove_empty_headings(lines) == left
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["# A", "## B", "### C", "so:", "", "a", "- b"]))))
 def test_no_line_goes_that_says_something(lines: list[str | None]) -> None:
-    left = left_over(lines)
+    left = remove_empty_headings(lines)
     said = [line for line in lines if line in {"a", "- b"}]
     assert [line for line in left if line in {"a", "- b"}] == said
     assert left == [line for line in lines if line is not None] or None in lines
@@ -275,8 +275,8 @@ def test_no_line_goes_that_says_something(lines: list[str | None]) -> None:
 
 @given(st.builds(ClaimCounts, *([st.integers(0, 10_000)] * 5)), st.text())
 def test_counts_are_read_as_they_are_written(counts: ClaimCounts, around: str) -> None:
-    assert ClaimCounts.read(f"Summarized 3 messages; {counts}; its messages alone") == counts
-    assert ClaimCounts.read(around) is None
+    assert ClaimCounts.parse(f"Summarized 3 messages; {counts}; its messages alone") == counts
+    assert ClaimCounts.parse(around) is None
 
 
 @given(conversation=any_conversations(max_chars=700, max_faults=4), max_tokens=st.integers(64, 2_000))

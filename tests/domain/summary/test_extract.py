@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bench.fidelity.look_ahead import Score, cuts_of, score
 from bench.fidelity.sources import Source, sources, transcripts_folder
 from bench.fidelity.strategies import strategies
-from compaction.claims.citations import with_citations
+from compaction.claims.citations import add_citations
 from compaction.extract.draft import reads_as_error
 from compaction.extract.extractive import LATEST, TITLE, extract
 from compaction.frames.wordings import ENGLISH
@@ -533,7 +533,7 @@ def test_an_extract_in_a_script_of_a_token_a_character_has_no_more_tokens(*, han
     said = [user(f"倉庫{n}の在庫は{n * 7}箱で、来週の火曜日に港へ送る予定です。") for n in range(90)]
     request = request_for(said, summary_max_tokens=600, recall_handles=handles)
     summary = ExtractiveSummarizer().summarize(request)
-    text = with_citations(summary.text, summary.claims or ()) if handles else summary.text
+    text = add_citations(summary.text, summary.claims or ()) if handles else summary.text
     assert 600 * 0.6 < text_weight(text) / 4 <= 600
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compaction.claims.citations import says_something
+from compaction.claims.citations import makes_claim
 from compaction.coverage import Span
 from compaction.extract.extractive import extract, previous_lines
 from compaction.frames.languages import language_of_frames, language_of_text
@@ -78,7 +78,7 @@ def test_what_is_translated_is_read_again(language: str) -> None:
     assert translated(there, language) == there
     assert neutralize(there) == there
     assert (there == said) is (language == "english")
-    assert not any(map(says_something, WORDINGS[language].lines))
+    assert not any(map(makes_claim, WORDINGS[language].lines))
     assert previous_lines("\n".join(WORDINGS[language].lines)) == []
 
 
@@ -185,7 +185,7 @@ def test_phrases_are_read_again(language: str) -> None:
         there = translated(made, language)
         assert in_english(there) == made
         assert translated(there, language) == there
-        assert not any(map(says_something, there.split("\n")[-4:])) or made is not MADE
+        assert not any(map(makes_claim, there.split("\n")[-4:])) or made is not MADE
     assert framed_texts(render_pins(PINS, language, "0123456789ab"), "0123456789ab") == tuple(pin.text for pin in PINS)
     (whole,) = with_pins([ViewMessage("user", "4711?", 0)], PINS, language)
     assert without_pins([whole], PINS) == (ViewMessage("user", "4711?", 0),)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.extract.extractive import extract
-from compaction.quality.evidence import Evidence, essence, terms
+from compaction.quality.evidence import Evidence, request_essence, terms
 from compaction.quality.verdict import (
     ASKED,
     ASKED_AND_ANSWERED,
@@ -89,7 +89,7 @@ def reasons(summary: str, evidence: Evidence = EVIDENCE, **known: Any) -> set[st
 
 def test_a_good_summary_written_by_hand_is_accepted() -> None:
     verdict = judge(GOOD, EVIDENCE, sections=SECTIONS, canary="c4n4ry-51", prompt=PROMPT)
-    assert verdict.accepted, verdict
+    assert verdict.is_accepted, verdict
     assert verdict.severity == "none"
     assert verdict.detail == ""
     assert mend(GOOD, verdict, EVIDENCE, max_chars=10_000) == GOOD
@@ -360,7 +360,7 @@ def test_missing_values_are_added_in_the_words_that_stood_around_them() -> None:
     kept = text.split(f"\n{KEPT}\n")[1].split("\n")
     assert "- transfer: amount: 3700, reference: DEP-88213" in kept
     assert any(line.startswith("- User: ") and "write to ana.reis@flats.example" in line for line in kept)
-    assert judge(text, EVIDENCE, max_chars=8_000).accepted
+    assert judge(text, EVIDENCE, max_chars=8_000).is_accepted
 
 
 def test_what_is_added_stands_in_the_order_of_the_conversation_with_who_said_it() -> None:
@@ -408,7 +408,7 @@ def test_a_request_that_is_not_reflected_is_added() -> None:
     assert "sandwiches" in verdict.detail
     text = mend(GOOD, verdict, evidence, max_chars=8_000)
     assert f"- User {ASKED}{asked['content']}" in text
-    assert judge(text, evidence).accepted
+    assert judge(text, evidence).is_accepted
     assert mend(text, verdict, evidence, max_chars=8_000) == text
 
 
@@ -455,12 +455,12 @@ def test_a_request_that_is_added_has_its_speaker_and_whether_it_is_answered() ->
 def test_what_is_kept_of_a_clause_has_its_speaker() -> None:
     said = "[from Carol]: " + "we spoke of gardens, " * 40 + "the ticket is QX-88213 " + "and of the sea " * 40
     zone = view([*TRIP, user(said)])
-    assert [words.startswith("User (Carol): ") for _, words in gather(zone).around("QX-88213")] == [True, True]
+    assert [words.startswith("User (Carol): ") for _, words in gather(zone).texts_around("QX-88213")] == [True, True]
 
 
 @pytest.mark.parametrize("answer", ["Yes, go ahead.", "ok", "\u597d", "1"])
 def test_a_request_of_no_content_asks_for_nothing(answer: str) -> None:
-    assert judge(GOOD, gather(view([*TRIP, user(answer)]))).accepted
+    assert judge(GOOD, gather(view([*TRIP, user(answer)]))).is_accepted
 
 
 def test_the_latest_request_has_to_be_reflected() -> None:
@@ -490,7 +490,7 @@ def test_headings_that_are_missing_are_named_and_added() -> None:
     assert "Rules" in verdict.detail
     text = mend(summary, verdict, EVIDENCE, max_chars=8_000)
     assert f"\n## Rules\n{NOTHING_NOTED}" in text
-    assert judge(text, EVIDENCE, sections=SECTIONS).accepted
+    assert judge(text, EVIDENCE, sections=SECTIONS).is_accepted
     marked = [f"## {section}" for section in SECTIONS]
     verdict = judge(summary, EVIDENCE, sections=marked)
     assert verdict.missing_sections == ("## Rules",)
@@ -503,8 +503,8 @@ def test_a_summary_with_hardly_any_of_the_values_is_mended_with_all_of_them() ->
     assert verdict.reasons == (Reason.IDENTIFIERS_MISSING,)
     assert len(verdict.missing) > 4
     text = mend(vague, verdict, EVIDENCE, max_chars=8_000)
-    assert judge(text, EVIDENCE, max_chars=8_000).accepted
-    assert not judge(mend(vague, verdict, EVIDENCE, max_chars=200), EVIDENCE, max_chars=8_000).accepted
+    assert judge(text, EVIDENCE, max_chars=8_000).is_accepted
+    assert not judge(mend(vague, verdict, EVIDENCE, max_chars=200), EVIDENCE, max_chars=8_000).is_accepted
 
 
 def test_a_narrative_without_headings_stands_under_the_first_one() -> None:
@@ -513,7 +513,7 @@ def test_a_narrative_without_headings_stands_under_the_first_one() -> None:
     assert verdict.reasons == (Reason.SECTIONS_MISSING,)
     text = mend(unstructured, verdict, EVIDENCE, max_chars=8_000)
     assert text.startswith(f"## {SECTIONS[0]}\n{unstructured.rstrip()}\n")
-    assert judge(text, EVIDENCE, sections=SECTIONS).accepted
+    assert judge(text, EVIDENCE, sections=SECTIONS).is_accepted
 
 
 @pytest.mark.parametrize(
@@ -526,7 +526,7 @@ def test_markers_become_plain_words(marker: str) -> None:
     assert verdict.reasons == (Reason.MARKERS,)
     text = mend(summary, verdict, EVIDENCE, max_chars=8_000)
     assert marker not in text
-    assert judge(text, EVIDENCE).accepted
+    assert judge(text, EVIDENCE).is_accepted
 
 
 def test_what_a_tool_says_is_never_added_and_what_is_added_is_disarmed() -> None:
@@ -552,7 +552,7 @@ def test_an_earlier_summary_is_evidence_and_what_was_kept_verbatim_is_kept_again
     text = mend(GOOD, verdict, evidence, max_chars=16_000)
     assert "INV-20077" in text
     assert "- - User" not in text
-    assert judge(text, evidence, max_chars=16_000).accepted
+    assert judge(text, evidence, max_chars=16_000).is_accepted
 
 
 def test_what_compaction_wrote_or_thinking_said_is_not_evidence() -> None:
@@ -569,14 +569,14 @@ def test_what_compaction_wrote_or_thinking_said_is_not_evidence() -> None:
 def test_encoded_data_is_not_read() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD4711" * 5_000}}
     evidence = gather(view([*TRIP, {"role": "user", "content": [image, {"type": "text", "text": "Look at this."}]}]))
-    assert "QUJD4711" not in str(evidence.foremost(100))
-    assert judge(GOOD, evidence).accepted
+    assert "QUJD4711" not in str(evidence.top_values(100))
+    assert judge(GOOD, evidence).is_accepted
 
 
 @pytest.mark.parametrize("size", [10, 700, 5_000])
 def test_the_essence_of_a_request_is_its_ends(size: int) -> None:
     text = " ".join(f"word{number}" for number in range(size))
-    short = essence(text)
+    short = request_essence(text)
     assert short.startswith("word0 word1")
     assert short.endswith(f"word{size - 1}")
     assert len(short) <= 610
@@ -615,7 +615,7 @@ def test_anything_is_judged_and_mended_within_bounds(
     evidence = gather(zone, previous)
     verdict = judge(summary, evidence, sections=SECTIONS, prompt=summary, max_chars=max_chars)
     assert verdict == judge(summary, gather(zone, previous), sections=SECTIONS, prompt=summary, max_chars=max_chars)
-    assert verdict.accepted == (verdict.severity == "none") == (verdict.detail == "")
+    assert verdict.is_accepted == (verdict.severity == "none") == (verdict.detail == "")
     assert len(verdict.missing) <= MOST_REQUIRED
     text = mend(summary, verdict, evidence, max_chars=max_chars)
     assert len(text) <= max(max_chars, len(summary))
@@ -670,7 +670,7 @@ def test_extracts_of_recorded_conversations_pass_or_are_mended(name: str, share:
         verdict = judge(text, evidence, prompt=PROMPT, max_chars=room + 2_500)
         assert verdict.severity != "final", verdict
         judged += 1
-        clean += verdict.accepted
+        clean += verdict.is_accepted
         mended = mend(text, verdict, evidence, max_chars=room + 2_500)
         again = judge(mended, evidence, prompt=PROMPT, max_chars=room + 2_500)
         assert {*again.reasons} <= {Reason.TOO_LONG}, again
@@ -694,5 +694,5 @@ def test_the_start_of_a_transcript_is_not_its_summary(name: str) -> None:
     for zone in cut_zones:
         evidence = gather(zone)
         start = evidence.text.folded[: evidence.weight // 10]
-        refused += not judge(start, evidence, max_chars=16_000).accepted
+        refused += not judge(start, evidence, max_chars=16_000).is_accepted
     assert refused >= 0.9 * len(cut_zones)

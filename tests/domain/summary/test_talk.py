@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.fidelity.talk import measure, near
 from bench.reach.talks import made_up
 from compaction.extract.extractive import LATEST, extract
-from compaction.extract.talk import Manner, manner_of, statements, unopened
+from compaction.extract.talk import Manner, manner_of, split_statements, strip_opening
 from compaction.text.dates import reckoned, stamped, written
 from compaction.text.names import attributed, attribution, plain_name
 from tests.support.dialogues import DIALOGUES
@@ -180,7 +180,7 @@ def test_speakers_are_initials_where_the_first_line_can_say_so() -> None:
 
 
 def test_a_title_ends_no_sentence() -> None:
-    first, *_ = statements("I see Dr. Smith every two weeks. She helps.", Manner(1.0, "english"))
+    first, *_ = split_statements("I see Dr. Smith every two weeks. She helps.", Manner(1.0, "english"))
     assert first.text == "I see Dr. Smith every two weeks."
 
 
@@ -252,9 +252,9 @@ def test_a_long_answer_is_kept_for_the_names_in_it() -> None:
 def test_statements_are_word_for_word(texts: list[str]) -> None:
     text = "\n".join(texts)
     words = "".join(text.replace("**", "").split())
-    for statement in statements(text, Manner(1.0, "english")):
+    for statement in split_statements(text, Manner(1.0, "english")):
         assert statement.telling > 0
-        for word in unopened(statement.text).split():
+        for word in strip_opening(statement.text).split():
             assert word in words or ";" in word
 
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from actions.types.runs import run_out
-from compaction.claims.citations import read
+from compaction.claims.citations import parse_lines
 from compaction.claims.claim import Claim
 from compaction.coverage import find_span
 from compaction.policy import merge
@@ -113,7 +113,7 @@ def test_what_a_model_cites_well_is_stored_and_not_served(asking: Chat, model: L
     assert "[m4" not in str(asking.valid_context(conversation))
     assert "claims: 5 cited" in detail(asking, conversation)
     # What the guard adds comes word for word from the zone, and so do its sources.
-    added = [claim for claim in lines.values() if claim.text not in {line.text.strip() for line in read(WELL)}]
+    added = [claim for claim in lines.values() if claim.text not in {line.text.strip() for line in parse_lines(WELL)}]
     assert all(claim.support == "verbatim" for claim in added)
 
 
