@@ -17,7 +17,7 @@ from actions.input.checks import check_size
 from actions.input.turn_bodies import check_content, refuse_inner_blocks
 from actions.types.core import PayloadHistory, PayloadLayers, PayloadOut
 from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
-from compaction.cost.breakpoints import SentMessages, in_payload
+from compaction.cost.breakpoints import SentMessages, payload_breakpoints
 from compaction.messages import blocks, count_marks, is_blank, is_request
 from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens, place_of_context
 from compaction.payload.context import count_head
@@ -222,7 +222,7 @@ def _with_breakpoints(
     elif len(messages) == len(assembly.messages):
         varying = place_of_context(assembly.messages) if assembly.prior_tokens or assembly.turn_tokens else None
         sent = sent._replace(head=count_head(fitted.view, stored), varying=varying)
-    places = in_payload(sent, payload.system, layers.tools, room)
+    places = payload_breakpoints(sent, payload.system, layers.tools, room)
     return payload._replace(breakpoints=list_breakpoints(places, payload.shape, policy))
 
 

@@ -55,7 +55,7 @@ def list_breakpoints(places: Sequence[Breakpoint], shape: Shape, policy: Policy)
     """Return breakpoints as answers list them: None for a shape without, none where the model caches nothing."""
     if shape != "messages":
         return None
-    mark = breakpoints.mark(policy.prompt_cache_seconds)
+    mark = breakpoints.cache_mark(policy.prompt_cache_seconds)
     return [] if mark is None else [CacheBreakpointOut(*each, mark) for each in places]
 
 

@@ -211,7 +211,9 @@ def encode_context(
     if breakpoint_room is not None:
         places = []
         if served == "messages" and not stored.gap and not (fitted and fitted.gave_way):
-            places = breakpoints.in_messages(breakpoints.of_json(messages.json, messages.head_length), breakpoint_room)
+            places = breakpoints.message_breakpoints(
+                breakpoints.decode_messages(messages.json, messages.head_length), breakpoint_room
+            )
         answer.cache_breakpoints = list_breakpoints(places, served, policy)
     return EncodedContext(_encode(answer), len(answer.warnings), fitted, named.rules.sha256)
 

@@ -32,7 +32,7 @@ from compaction.recall.words import NEUTRAL, term_places
 from runtime.errors import RequestError
 from store.recall import originals
 from store.recall import segments as stored
-from store.recall.material import material
+from store.recall.material import read_material
 from store.recall.requests import Question
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from compaction.recall.ranking import Ranking
     from compaction.recall.segments import Segment
     from store.recall.material import SearchMaterial
-    from store.recall.originals import Searched
+    from store.recall.originals import SearchedConversation
     from store.recall.requests import Kind, Origin
 
 SEARCH_SECONDS: Final = 2.0
@@ -64,7 +64,7 @@ _LAST: Final = 2**31 - 1
 class Recalled(NamedTuple):
     """What was found, and where."""
 
-    place: Searched
+    place: SearchedConversation
     packed: PackedPassages
     searched: int
 
@@ -97,7 +97,7 @@ async def look_up(
     return recalled
 
 
-def masks_secrets(caller: Caller, place: Searched, *, for_model: bool = False) -> bool:
+def masks_secrets(caller: Caller, place: SearchedConversation, *, for_model: bool = False) -> bool:
     """Tell whether what is recalled of a conversation has its credentials masked for this caller."""
     if has_scope(caller.principal, "secrets:read") and not for_model:
         return False
@@ -156,13 +156,13 @@ async def by_ref(
     """Return the place that is asked for, None where there is no such conversation."""
     reference = reference_of(wanted.ref or "")
 
-    def query(connection: Connection, tenant_id: UUID) -> tuple[Searched, Sequence[Any], int] | None:
-        place = originals.place(connection, tenant_id, conversation_id)
+    def query(connection: Connection, tenant_id: UUID) -> tuple[SearchedConversation, Sequence[Any], int] | None:
+        place = originals.read_conversation(connection, tenant_id, conversation_id)
         if place is None:
             return None
         rows, last = _rows(connection, tenant_id, conversation_id, reference), reference.first
         if reference.is_range:
-            last = originals.last_of(connection, tenant_id, conversation_id, reference.first, reference.last)
+            last = originals.last_seq(connection, tenant_id, conversation_id, reference.first, reference.last)
         return place, rows, last
 
     if (rows_at_place := await caller.run(query)) is None:
@@ -197,13 +197,13 @@ def _rows(
     """
     if reference.is_context:
         position = reference.block or 0
-        row = originals.context_block(connection, tenant_id, conversation_id, reference.first, position)
+        row = originals.read_context_block(connection, tenant_id, conversation_id, reference.first, position)
         return () if row is None else (row,)
     seqs = [
         *range(reference.first, reference.last + 2 - reference.is_range),
         *range(max(0, reference.first - 1), reference.first),
     ]
-    return originals.chosen(connection, tenant_id, conversation_id, seqs)
+    return originals.read_chosen(connection, tenant_id, conversation_id, seqs)
 
 
 async def _by_pattern(
@@ -227,7 +227,7 @@ def pattern_search(wanted: RecallIn | UserRecallIn) -> PatternSearch:
 
 
 def _match(
-    place: Searched, rows: Sequence[StoredText], search: PatternSearch, wanted: RecallIn, *, masked: bool
+    place: SearchedConversation, rows: Sequence[StoredText], search: PatternSearch, wanted: RecallIn, *, masked: bool
 ) -> Recalled:
     # A pattern finds nothing in what its caller may not read.
     every = quote_messages(rows, masked=masked)
@@ -258,7 +258,7 @@ async def _by_query(
     # What stands before a message belongs to it, such as the call of a result; what comes after the last is another's.
     _, last = _span(wanted)
     near = dict.fromkeys(seq for hit in hits for seq in _near(hit.seq) if seq <= last)
-    texts = await services.run(tenant_id, originals.chosen, tenant_id, conversation_id, list(near))
+    texts = await services.run(tenant_id, originals.read_chosen, tenant_id, conversation_id, list(near))
     masked = masks_secrets(caller, read.search.place, for_model=for_model)
     packed = await asyncio.to_thread(_pack, hits, quote_messages(texts, masked=masked), ranking, languages, wanted)
     more = packed.more or len(hits) < len(ranking.hits)
@@ -275,7 +275,7 @@ async def _keep(
 ) -> None:
     """Store what the search had to make, for the next one; a database that takes no writes has none of it."""
     with suppress(SQLAlchemyError, TimeoutError, OSError):
-        await services.run(tenant_id, stored.store, tenant_id, conversation_id, through, new)
+        await services.run(tenant_id, stored.insert_segments, tenant_id, conversation_id, through, new)
 
 
 class _Material(NamedTuple):
@@ -286,7 +286,7 @@ class _Material(NamedTuple):
 
 
 def _material(connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn) -> _Material | None:
-    search = material(connection, tenant_id, conversation_id, *_span(wanted))
+    search = read_material(connection, tenant_id, conversation_id, *_span(wanted))
     if search is None:
         return None
     ranges = times.time_ranges(wanted.query or "", search.place.now)
@@ -303,12 +303,12 @@ def _near(seq: int) -> range:
 
 def _newest(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, wanted: RecallIn
-) -> tuple[Searched, Sequence[StoredText]] | None:
-    place = originals.place(connection, tenant_id, conversation_id)
+) -> tuple[SearchedConversation, Sequence[StoredText]] | None:
+    place = originals.read_conversation(connection, tenant_id, conversation_id)
     if place is None:
         return None
     first, last = _span(wanted)
-    return place, originals.newest(connection, tenant_id, conversation_id, first, last)
+    return place, originals.read_newest(connection, tenant_id, conversation_id, first, last)
 
 
 class _Ranked(NamedTuple):
@@ -375,12 +375,12 @@ def part_of(excerpt: Excerpt) -> RecalledPart:
     )
 
 
-def is_shown(place: Searched, passage: Passage) -> bool:
+def is_shown(place: SearchedConversation, passage: Passage) -> bool:
     """Tell whether the context shows a passage as it came; a context block stands beside what it is made of."""
     return bool(passage.seqs) and all(in_context(place, seq) for seq in passage.seqs)
 
 
-def in_context(place: Searched, seq: int) -> bool:
+def in_context(place: SearchedConversation, seq: int) -> bool:
     """Tell whether the context shows a message as it came."""
     if seq > place.covers_through:
         return True

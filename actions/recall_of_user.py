@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from compaction.recall.passages import PackedPassages, Passage, QuotedMessage, StoredText
     from compaction.recall.patterns import PatternSearch
     from compaction.recall.segments import Segment
-    from store.recall.of_user import Read, Stretch, Stretches
-    from store.recall.originals import Searched
+    from store.recall.of_user import Stretch, Stretches, UserMaterial
+    from store.recall.originals import SearchedConversation
 
 WORTH_STORING: Final = 16
 """Messages from which on a segment is stored: a user has many short conversations, and each is searched every time."""
@@ -61,7 +61,7 @@ class _RecalledOfUser(NamedTuple):
     """Passages with their conversations, the best first."""
 
     passages: list[tuple[UUID, Passage]]
-    places: Mapping[UUID, Searched]
+    places: Mapping[UUID, SearchedConversation]
     tokens: int
     searched: Sequence[UUID]
     messages: int
@@ -111,19 +111,21 @@ async def _by_place(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
 
 
 def _owns(connection: Connection, tenant_id: UUID, user_ref: str, conversation_id: UUID) -> bool:
-    return of_user.owns(connection, tenant_id, user_ref, conversation_id)
+    return of_user.is_owner(connection, tenant_id, user_ref, conversation_id)
 
 
 async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
     search = pattern_search(wanted)
 
-    def query(connection: Connection, tenant_id: UUID) -> tuple[Stretches, Read, Mapping[UUID, Searched]]:
-        stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=False)
+    def query(
+        connection: Connection, tenant_id: UUID
+    ) -> tuple[Stretches, UserMaterial, Mapping[UUID, SearchedConversation]]:
+        stretches = of_user.find_stretches(connection, tenant_id, user_ref, prepared=False)
         every = [each.conversation_id for each in stretches.items]
         return (
             stretches,
-            of_user.read(connection, tenant_id, stretches.items),
-            of_user.places(connection, tenant_id, every),
+            of_user.read_material(connection, tenant_id, stretches.items),
+            of_user.read_contexts(connection, tenant_id, every),
         )
 
     stretches, read, contexts = await caller.run(query)
@@ -133,8 +135,8 @@ async def _by_pattern(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _R
 
 def _match(
     stretches: Stretches,
-    read: Read,
-    contexts: Mapping[UUID, Searched],
+    read: UserMaterial,
+    contexts: Mapping[UUID, SearchedConversation],
     search: PatternSearch,
     wanted: UserRecallIn,
     masked: Collection[UUID],
@@ -161,15 +163,15 @@ class _Material(NamedTuple):
     """What a search by words reads."""
 
     stretches: Stretches
-    read: Read
+    read: UserMaterial
     in_time: list[tuple[UUID, int, int]]
 
 
 async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _RecalledOfUser:
     def query(connection: Connection, tenant_id: UUID) -> _Material:
-        stretches = of_user.stretches(connection, tenant_id, user_ref, prepared=True)
-        read = of_user.read(connection, tenant_id, stretches.items)
-        ranges = times.time_ranges(wanted.query or "", of_user.now(connection))
+        stretches = of_user.find_stretches(connection, tenant_id, user_ref, prepared=True)
+        read = of_user.read_material(connection, tenant_id, stretches.items)
+        ranges = times.time_ranges(wanted.query or "", of_user.database_now(connection))
         return _Material(stretches, read, of_user.spans_of(connection, tenant_id, stretches.items, ranges))
 
     material = await caller.run(query)
@@ -177,14 +179,16 @@ async def _by_query(caller: Caller, user_ref: str, wanted: UserRecallIn) -> _Rec
     ranked = await asyncio.to_thread(_rank, material, wanted)
     for stretch, new in ranked.new:
         with suppress(SQLAlchemyError, TimeoutError, OSError):
-            await caller.run(stored.store, stretch.conversation_id, stretch.through, new)
+            await caller.run(stored.insert_segments, stretch.conversation_id, stretch.through, new)
     hits = ranked.ranking.hits[: hits_for(wanted.max_tokens)]
     near = dict.fromkeys(each for hit in hits for each in numbers.neighbour_numbers(hit.seq, _BEFORE, NEIGHBOURS))
     places_wanted = [(own[numbers.conversation_of(each)], numbers.seq_of(each)) for each in near]
 
-    def texts(connection: Connection, tenant_id: UUID) -> tuple[dict[UUID, list[StoredText]], Mapping[UUID, Searched]]:
-        rows = of_user.chosen(connection, tenant_id, places_wanted)
-        return rows, of_user.places(connection, tenant_id, list(rows))
+    def texts(
+        connection: Connection, tenant_id: UUID
+    ) -> tuple[dict[UUID, list[StoredText]], Mapping[UUID, SearchedConversation]]:
+        rows = of_user.read_chosen(connection, tenant_id, places_wanted)
+        return rows, of_user.read_contexts(connection, tenant_id, list(rows))
 
     rows, contexts = await caller.run(texts)
     packed = await asyncio.to_thread(_pack, hits, rows, own, ranked, wanted, _masked(caller, contexts))
@@ -261,7 +265,7 @@ def _pack(
     return pack_passages(hits, every, max_tokens=wanted.max_tokens, limit=wanted.limit, focus=focus)
 
 
-def _masked(caller: Caller, contexts: Mapping[UUID, Searched]) -> set[UUID]:
+def _masked(caller: Caller, contexts: Mapping[UUID, SearchedConversation]) -> set[UUID]:
     """Return the conversations whose credentials are masked for this caller."""
     return {conversation for conversation, place in contexts.items() if masks_secrets(caller, place)}
 
@@ -328,7 +332,7 @@ def _answer(recalled: _RecalledOfUser, wanted: UserRecallIn) -> UserRecallOut:
     )
 
 
-def _passage(place: Searched | None, conversation: UUID, passage: Passage) -> UserPassage:
+def _passage(place: SearchedConversation | None, conversation: UUID, passage: Passage) -> UserPassage:
     identifier = ids.external("conv", conversation)
     parts = [part_of(excerpt) for excerpt in passage.excerpts]
     return UserPassage(

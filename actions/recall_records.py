@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from actions.paging import page_of
 from actions.types.recall import RecallsOut, recall_record_out, regret_out, wanted_out
 from store.recall import requests
-from store.recall.requests import Given
+from store.recall.requests import RecalledPassages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +50,11 @@ async def note(caller: Caller, asked: Question, returned: Sequence[Returned]) ->
     def write(connection: Connection, tenant_id: UUID) -> None:
         given = []
         for each in returned:
-            left = requests.left(connection, tenant_id, each.conversation_id, each.out_of_context)
+            left = requests.departures_of(connection, tenant_id, each.conversation_id, each.out_of_context)
             ways.extend(left.values())
-            given.append(Given(each.conversation_id, each.refs, each.seqs, left, each.searched, each.tokens))
+            given.append(RecalledPassages(each.conversation_id, each.refs, each.seqs, left, each.searched, each.tokens))
         if is_written:
-            requests.add(connection, caller.operator, asked, given)
+            requests.insert_recalls(connection, caller.operator, asked, given)
 
     with suppress(SQLAlchemyError, TimeoutError, OSError):
         await caller.run(write)
@@ -67,10 +67,10 @@ async def note(caller: Caller, asked: Question, returned: Sequence[Returned]) ->
 
 def list_recalls(connection: Connection, tenant_id: UUID, conversation_id: UUID, span: Window[UUID]) -> RecallsOut:
     """Return a page of what was asked back of a conversation, and what all of it comes to."""
-    rows = requests.page(connection, tenant_id, conversation_id, **span.query)
+    rows = requests.list_page(connection, tenant_id, conversation_id, **span.query)
     listed = page_of([recall_record_out(row) for row in rows], span, lambda item: item.id)
     return RecallsOut(
         **msgspec.structs.asdict(listed),
-        wanted=[wanted_out(row) for row in requests.wanted(connection, tenant_id, conversation_id)],
-        regret=[regret_out(row) for row in requests.regrets(connection, tenant_id, conversation_id)],
+        wanted=[wanted_out(row) for row in requests.most_recalled(connection, tenant_id, conversation_id)],
+        regret=[regret_out(row) for row in requests.list_regrets(connection, tenant_id, conversation_id)],
     )

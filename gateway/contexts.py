@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compaction.shapes.inner import Shape
     from compaction.view import View
     from gateway.conversations.histories import ResentHistory
-    from gateway.conversations.recognition import Recognized
+    from gateway.conversations.recognition import RecognizedPlace
     from store.gateway.histories import Head
 
 _value: Final = msgspec.json.Decoder().decode
@@ -56,7 +56,7 @@ class CompactedRequest(NamedTuple):
     """The hash over the rules that stand in its messages word for word, as answers of the API have it."""
 
 
-def shorten(history: ResentHistory, place: Recognized, limits: MediaLimits = NO_LIMITS) -> CompactedRequest | None:
+def shorten(history: ResentHistory, place: RecognizedPlace, limits: MediaLimits = NO_LIMITS) -> CompactedRequest | None:
     """Return a request with the head in the place of what it covers, and within the limits on media.
 
     None where there is no head that can stand there, and nothing is over a limit.
@@ -131,7 +131,7 @@ def _without_thinking_edits(edits: Any) -> Any:
     return {**edits, "edits": kept}
 
 
-def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: int) -> bool:
+def _needs_care(history: ResentHistory, place: RecognizedPlace, head: Head, first: int) -> bool:
     """Tell whether rows after the head cannot be passed on unread."""
     if place.redated or place.cleared_through >= 0 or place.broken_through > head.covers_through:
         return True
@@ -141,7 +141,7 @@ def _needs_care(history: ResentHistory, place: Recognized, head: Head, first: in
 
 def _carefully(
     history: ResentHistory,
-    place: Recognized,
+    place: RecognizedPlace,
     head: Head | None,
     first: int,
     limits: MediaLimits,
@@ -198,7 +198,7 @@ def _read_row(shape: Shape, row: bytes) -> SentMessage:
 
 
 def _head_view(
-    history: ResentHistory, place: Recognized, head: Head, first: int, *, has_other_ids: bool
+    history: ResentHistory, place: RecognizedPlace, head: Head, first: int, *, has_other_ids: bool
 ) -> Sequence[ViewMessage]:
     """Return the messages of the head as they go on: with the client's mark, and with what it has rewritten."""
     before: Sequence[ViewMessage] = load_view(head.messages, head.seqs)
@@ -214,7 +214,7 @@ def _head_view(
     return before
 
 
-def _seqs(place: Recognized, count: int) -> list[int]:
+def _seqs(place: RecognizedPlace, count: int) -> list[int]:
     """Return the seq of each row: those that are stored, then those that will be."""
     if place.seqs:
         # Notes of the client's own are no messages: a number for each that no message has.

@@ -27,7 +27,7 @@ from store.gateway import histories as stored
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from gateway.conversations.turns import Learned
+    from gateway.conversations.turns import PendingExchange
     from runtime.settings import Settings
     from store.hot_pool import HotPool
 
@@ -151,7 +151,12 @@ class Learning:
         return task
 
     def begin_turn(
-        self, tenant_id: UUID, learned: Learned, storing: Coroutine[Any, Any, Any], *, names: Sequence[bytes] = ()
+        self,
+        tenant_id: UUID,
+        learned: PendingExchange,
+        storing: Coroutine[Any, Any, Any],
+        *,
+        names: Sequence[bytes] = (),
     ) -> None:
         """Store a turn beside the requests, after the one that it goes on from; `names` stand for its answer."""
         keys = learned.keys

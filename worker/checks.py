@@ -247,7 +247,7 @@ def _is_idle(state: CheckState, policy: Policy) -> bool:
 def _is_near(state: CheckState, pause: Pause) -> bool:
     """Tell whether a conversation with nothing to do would have something to do in a pause."""
     tokens = state.estimated if state.measured is None else state.measured
-    if tokens <= pause.least or state.has_active_run or state.pending_version is not None:
+    if tokens <= pause.least_tokens or state.has_active_run or state.pending_version is not None:
         return False
     return pause.is_due(state.load)
 

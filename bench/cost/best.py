@@ -40,7 +40,7 @@ class SwapPoints:
         """
         recording, count = self._recording, stored(self._recording, number)
         in_pause = not recording.is_due(head, count)
-        policy = recording.pause.early if in_pause else recording.policy
+        policy = recording.pause.early_policy if in_pause else recording.policy
         is_summary_due = recording.tokens(head, count) > policy.compaction_threshold_tokens
         key = (count if is_summary_due else head.summarized, count)
         if key not in self._heads:
@@ -103,6 +103,8 @@ class _Best:
             is_cold = is_due_in_pause and self._played.prices.is_cold(self._played.gaps[at])
             if not (is_due or is_cold) or (ready := self._points.after(head, at)) is None or ready is head:
                 continue
-            presses = is_due and self._bounds.press(recording.tokens(head, count), recording.tokens(ready, count))
+            presses = is_due and self._bounds.relieves_threshold(
+                recording.tokens(head, count), recording.tokens(ready, count)
+            )
             if presses or is_cold or not was_due or at % every == 0:
                 yield at, ready, presses

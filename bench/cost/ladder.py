@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from compaction.cost.depth import Depth, depths
+from compaction.cost.depth import Depth, cut_depths
 from compaction.cost.pauses import Pause
 from compaction.messages import has_tool_results, is_request
 from compaction.shorten.trimming import drop_oldest
@@ -125,7 +125,7 @@ class Recording:
         """
         key = (id(head), count, in_pause, start)
         if key not in self._heads:
-            policy = self.pause.early if in_pause else self.policy
+            policy = self.pause.early_policy if in_pause else self.policy
             self._heads[key] = (
                 head,
                 self._climbed(head, count, policy, start),
@@ -137,7 +137,7 @@ class Recording:
         working = build(head.snapshot, self.originals[head.covers : count], policy, pinned=())
         stage = Stage(working, fixed_tokens=self.fixed)
         tried: dict[Step, Result] = {}
-        cuts = tuple(depths(stage, policy))
+        cuts = tuple(cut_depths(stage, policy))
         summarized, read, written = head.summarized, 0, 0
         while step := next_step(tried, stage.load, stage.count(stage.view), policy, summaries=True, extracts=True):
             before = stage.tokens

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.cost.ladder import NO_HEAD, Head, Recording
-from compaction.cost.depth import choose
+from compaction.cost.depth import choose_depth
 from compaction.cost.survival import Life, SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Decision, ExpectedCourse, Ready, bounds_of, decide, is_worth_summary
+from compaction.cost.swap import Decision, ExpectedCourse, SwapCandidate, bounds_of, decide_swap, is_worth_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -135,7 +135,7 @@ class _WhenItPays:
             return deepest
         recording, count = self._played.recording, stored(self._played.recording, number)
         before, bounds = recording.tokens(head, count), bounds_of(recording.policy)
-        choice = choose(deepest.depths, before, bounds, self._played.prices, self._turns(number))
+        choice = choose_depth(deepest.depths, before, bounds, self._played.prices, self._turns(number))
         if choice.depth is deepest.depths[0]:
             return deepest
         return recording.climb(head, count, start=choice.depth.start) or deepest
@@ -145,7 +145,7 @@ class _WhenItPays:
         return head
 
     def _decision(self, number: int, head: Head, ready: Head) -> Decision:
-        return decide(self._ready(number, head, ready), self._played.prices, self._turns(number))
+        return decide_swap(self._ready(number, head, ready), self._played.prices, self._turns(number))
 
     def _is_worth_it(self, number: int, ready: Head, before: int) -> bool:
         if ready.summary_read == 0:
@@ -155,10 +155,10 @@ class _WhenItPays:
         expected = ExpectedCourse(self._curve.expected_turns(number), self._pauses(number))
         return is_worth_summary(freed, played.prices, expected, played.summary_usd(ready))
 
-    def _ready(self, number: int, head: Head, ready: Head) -> Ready:
+    def _ready(self, number: int, head: Head, ready: Head) -> SwapCandidate:
         recording = self._played.recording
         count = stored(recording, number)
-        return Ready(
+        return SwapCandidate(
             before=recording.tokens(head, count),
             after=recording.tokens(ready, count),
             shared=recording.shared(head, ready, count),

@@ -147,7 +147,7 @@ def _read(engine: Engine, settings: Settings, tenant: str | None, days: int) -> 
                 by_day[day.day] = day if earlier is None else _plus(earlier, day)
             for saved in usages.saved_daily(connection, owner.id, days):
                 calls = calls.plus(saved)
-            asked = requests.figures(connection, owner.id, days)
+            asked = requests.read_figures(connection, owner.id, days)
             recalls.update(asked.totals._asdict())
             for each in asked.regrets:
                 regret[each.step] += each.messages

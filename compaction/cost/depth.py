@@ -1,7 +1,7 @@
-"""How deep a cut of tool results goes: from which result on it pays to write anew what comes after it.
+"""Depth of a cut of tool results: the first result to cut, given the cost of rewriting the prompt after it.
 
-Once a result is cut, all behind it is written anew, so that cutting these as well only costs less. What is in question
-is the first one: small results with much behind them are cheaper carried on than cut.
+After the first cut result, everything is written to the cache again, so cutting later results only saves. Small results
+before much other text are cheaper to resend than to cut.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from compaction.steps.stage import Stage
 
 HEDGE: Final = 2.0
-"""Times the turns expected for which results that stay whole have to be cheaper carried than cut: conversations go on
-for longer than expected, and what was passed over is cut later only by writing anew all that has come since."""
+"""Factor on the expected turns for which resending whole results must be cheaper than cutting them. Conversations may
+last longer than expected, and a later cut has to rewrite everything since."""
 
 
 class Depth(NamedTuple):
-    """A cut of the results from one on; in tokens of the next call."""
+    """A cut of all results from one message on, in tokens of the next call."""
 
     start: int
-    """Index of the first message that is cut."""
+    """Index of the first message with a cut result."""
     after: int
-    """That are left."""
+    """Tokens of the context after the cut."""
     shared: int
-    """That the call begins with as the one before it did."""
+    """Tokens at the beginning that equal the previous call's."""
 
 
-def depths(stage: Stage, policy: Policy) -> list[Depth]:
-    """Return every depth to which older tool results can be cut, the deepest first; none where nothing is to be cut."""
+def cut_depths(stage: Stage, policy: Policy) -> list[Depth]:
+    """Return all possible cuts of older tool results, the deepest first. Empty if there is nothing to cut."""
     cut = cut_tool_results(
         stage.view,
         policy.tool_result_retention_chars,
@@ -57,40 +57,42 @@ def depths(stage: Stage, policy: Policy) -> list[Depth]:
 
 
 class Choice(NamedTuple):
-    """The depth that pays, and what it is worth against the deepest."""
+    """The cheapest depth, with its savings against the deepest."""
 
     depth: Depth
     spares_usd: float = 0.0
-    """Of writing anew what comes behind the results that stay whole."""
+    """USD saved by not rewriting the text after whole results."""
     costs_usd: float = 0.0
-    """Of carrying these over the turns that are expected."""
+    """USD for resending these results over the expected turns."""
 
 
-def choose(
+def choose_depth(
     cuts: Sequence[Depth], before: int, bounds: Bounds, prices: CallPrices | None, expected_turns: float
 ) -> Choice:
-    """Return the depth at which a cut of a warm prefix costs least over the turns expected before a pause.
+    """Return the depth of the cheapest cut of a warm prefix over the turns expected before a pause.
 
-    It answers every threshold that the deepest answers, with as much room to the next one where that is a step; where
-    nobody knows what a call costs it is the deepest. `cuts` are not empty, the deepest first.
+    The cut meets every threshold that the deepest meets, with as much room to the next one if that is a step. Without
+    prices the deepest is chosen. `cuts` are not empty, the deepest first.
     """
     deepest = cuts[0]
-    if prices is None or not prices.are_known or not isfinite(expected_turns):
+    if prices is None or not prices.is_usable or not isfinite(expected_turns):
         return Choice(deepest)
     turns = max(0.0, expected_turns)
 
     def usd(each: Depth) -> float:
-        return max(0, each.after - each.shared) * prices.rewriting + each.after * prices.carrying * turns * HEDGE
+        return (
+            max(0, each.after - each.shared) * prices.rewrite_premium + each.after * prices.resend_price * turns * HEDGE
+        )
 
-    allowed = [each for each in cuts if each is deepest or _answers_as_much(each, deepest, before, bounds)]
+    allowed = [each for each in cuts if each is deepest or _meets_same_thresholds(each, deepest, before, bounds)]
     depth = min(allowed, key=usd)
     spared = max(0, deepest.after - deepest.shared) - max(0, depth.after - depth.shared)
     carried = depth.after - deepest.after
-    return Choice(depth, spared * prices.rewriting, carried * prices.carrying * turns)
+    return Choice(depth, spared * prices.rewrite_premium, carried * prices.resend_price * turns)
 
 
-def _answers_as_much(each: Depth, deepest: Depth, before: int, bounds: Bounds) -> bool:
-    """Tell whether a cut frees a whole step and stays under every bound that the deepest comes under."""
+def _meets_same_thresholds(each: Depth, deepest: Depth, before: int, bounds: Bounds) -> bool:
+    """Return whether a cut frees a whole step and meets every bound that the deepest meets."""
     if before - each.after < min(bounds.large, before - deepest.after):
         return False
     limits = [bounds.hard, bounds.hard - bounds.large]

@@ -1,4 +1,4 @@
-"""What a pause is used for: the prompt cache is gone, so that a shorter context costs nothing to put in its place."""
+"""Compaction in a pause: the prompt cache has expired, so a shorter context rewrites nothing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from compaction.steps.ladder import Load
 
 EASE: Final = 0.75
-"""Share of what a conversation has to grow by before a step is tried again that a pause lets it off: smaller steps are
-worth their while where no prefix is broken."""
+"""Share by which a pause lowers the growth required before a step is tried again: without a warm prefix, smaller steps
+are worthwhile."""
 
 
-def ahead(policy: Policy) -> Policy:
-    """Return the policy that holds in a pause: its thresholds are the share from which work is done ahead of time."""
+def pause_policy(policy: Policy) -> Policy:
+    """Return the policy for a pause, whose thresholds are multiplied by the early share."""
     return replace(
         policy,
         input_token_budget=int(policy.input_token_budget * policy.pause_threshold_ratio),
@@ -30,35 +30,35 @@ def ahead(policy: Policy) -> Policy:
 
 @dataclass(frozen=True)
 class Pause:
-    """What is due under a policy once the cache is gone: steps that make room, and none that only drop messages."""
+    """Steps that are due in a pause: those that free room, but none that only drop messages."""
 
     policy: Policy
 
     @cached_property
-    def early(self) -> Policy:
+    def early_policy(self) -> Policy:
         """The policy with the thresholds of a pause."""
-        return ahead(self.policy)
+        return pause_policy(self.policy)
 
     @cached_property
-    def least(self) -> int:
+    def least_tokens(self) -> int:
         """Tokens up to which nothing is due."""
-        early = self.early
+        early = self.early_policy
         return min(each for each in (cut_threshold(early), early.compaction_threshold_tokens) if each > 0)
 
     def is_due(self, load: Load) -> bool:
-        """Tell whether anything is due."""
-        if load.input_tokens <= self.least:
+        """Return whether a step is due."""
+        if load.input_tokens <= self.least_tokens:
             return False
-        early = self.early
+        early = self.early_policy
         due = decide(
             load._replace(
-                tool_results_hold=self._eased(load.tool_results_hold, cut_threshold(early)),
-                summary_hold=self._eased(load.summary_hold, early.compaction_threshold_tokens),
+                tool_results_hold=self._lower_hold(load.tool_results_hold, cut_threshold(early)),
+                summary_hold=self._lower_hold(load.summary_hold, early.compaction_threshold_tokens),
             ),
             early,
         )
         return due.tool_results or due.prune or (due.summary and early.compaction_enabled)
 
-    def _eased(self, hold: int, threshold: int) -> int:
-        """Return a hold that a pause lets pass; one of 0 holds nothing, so that none becomes that."""
-        return hold and max(1, hold - int(EASE * growth_margin(threshold, self.early)))
+    def _lower_hold(self, hold: int, threshold: int) -> int:
+        """Return a hold lowered for a pause. It never becomes 0, which would disable it."""
+        return hold and max(1, hold - int(EASE * growth_margin(threshold, self.early_policy)))

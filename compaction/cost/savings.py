@@ -1,4 +1,4 @@
-"""What a call began with as the one before it did, and what it cost compared with the same call without compaction."""
+"""Prompt prefix shared between two calls, and the cost of a call compared with one without compaction."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """A call of a model, in tokens of its input as the provider counted them."""
+    """A model call, in input tokens as counted by the provider."""
 
     input: int
     saved: int = 0
-    """That it would have had more without compaction."""
+    """Additional tokens without compaction."""
     cached: int | None = None
-    """Read from a cache; None where nobody says."""
+    """Tokens read from a cache. None if unknown."""
     written: int | None = None
-    """Written to one; None where nobody says."""
+    """Tokens written to a cache. None if unknown."""
 
 
-def prefix_of(call: Call, before: Call | None, shared: int | None, *, has_moved: bool) -> int | None:
-    """Return the tokens that a call begins with as the one before it did; None where that is not known.
+def shared_prefix_tokens(call: Call, before: Call | None, shared: int | None, *, has_moved: bool) -> int | None:
+    """Return the tokens at the beginning of a call that equal the previous call's, or None if unknown.
 
-    Under the same head a context only grows: all of the call before. `shared` is what contexts before and after the
-    head's moves begin with alike.
+    Without a new head a context only grows, so all of the previous call is shared. `shared` is the common prefix of the
+    contexts before and after the head's moves.
     """
     if before is None:
         return 0
@@ -34,22 +34,22 @@ def prefix_of(call: Call, before: Call | None, shared: int | None, *, has_moved:
 
 
 class Savings(NamedTuple):
-    """USD that a call's input cost, and that compaction saved of it."""
+    """The USD for a call's input, and the USD saved by compaction."""
 
     cost_usd: float
     saved_usd: float
-    """With the prompt cache as it was; below 0 where writing a new prefix cost more than was saved."""
+    """With the actual prompt cache. Negative if writing a new prefix cost more than was saved."""
     saved_uncached_usd: float
-    """As if nothing were ever cached."""
+    """Without a prompt cache."""
 
 
-def savings(call: Call, before: Call | None, expected: int | None, prices: CallPrices, gap: float) -> Savings:
-    """Return what a call cost and what compaction saved of it, `gap` seconds after the one `before`.
+def compute_savings(call: Call, before: Call | None, expected: int | None, prices: CallPrices, gap: float) -> Savings:
+    """Return the cost of a call and its savings by compaction, `gap` seconds after the call `before`.
 
-    Without compaction it would have begun with all of the call before, so that a cache that was warm would have had
-    that. What the provider counted goes before what was `expected` of the cache.
+    Without compaction the call would have begun with all of the previous one, so a warm cache would have had that.
+    Counts of the provider override the `expected` cached tokens.
     """
-    unread, read = prices.written, 0
+    unread, read = prices.uncached_price, 0
     if call.cached is None:
         cost = prices.cost(call.input, expected or 0)
     else:
@@ -60,22 +60,22 @@ def savings(call: Call, before: Call | None, expected: int | None, prices: CallP
         if written + rest > 0:
             unread = (written * prices.cache_write + rest * prices.input) / (written + rest)
     saved = max(0, call.saved)
-    more_read = _more_read(call, before, expected, is_cold=before is None or prices.is_cold(gap))
+    more_read = _extra_cached_tokens(call, before, expected, is_cold=before is None or prices.is_cold(gap))
     more_read = min(more_read, call.input + saved - read)
     per_read = prices.cache_read if prices.has_cache else unread
     return Savings(cost, more_read * per_read + (saved - more_read) * unread, saved * prices.input)
 
 
-def _more_read(call: Call, before: Call | None, expected: int | None, *, is_cold: bool) -> float:
-    """Return how many more tokens a cache would have had without compaction.
+def _extra_cached_tokens(call: Call, before: Call | None, expected: int | None, *, is_cold: bool) -> float:
+    """Return how many more tokens would have been cached without compaction.
 
-    Where the provider's cache did not have what it should, it would not have had more without compaction.
+    If the provider's cache missed expected tokens, it would have missed the others as well.
     """
     saved = max(0, call.saved)
     if before is None or is_cold:
         return 0
     if expected is None:
-        # What it began with is not known; what it would have had more is taken to be as old as the rest.
+        # The shared prefix is unknown, so the additional tokens are assumed to be cached like the rest.
         return saved
     hit = 1.0 if call.cached is None or expected <= 0 else min(1.0, call.cached / expected)
     whole = min(before.input + max(0, before.saved), call.input + saved)

@@ -1,4 +1,4 @@
-"""Whether a snapshot that is ready becomes the head now, or waits until that is cheap: a question of price."""
+"""Decides whether a prepared snapshot becomes the head now, or later when that is cheaper."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ if TYPE_CHECKING:
 
 
 PATIENCE: Final = 0.75
-"""Of what a swap costs, the share that carrying the excess has to have cost since the last one before a warm prefix is
-broken. Where growth is even, the cheapest interval is where both are equal, as in any economic order quantity; near it
-the bill hardly changes, and the longer interval breaks the prefix less often."""
+"""Share of a swap's cost that resending the excess must have cost since the last swap before a warm prefix is broken.
+With steady growth, the cheapest interval is where both are equal (the economic order quantity). Near it the cost
+hardly changes, and a longer interval breaks the prefix less often."""
 
 REGRET: Final = 1.0
-"""Times what a swap costs: where carrying has cost as much, no pause that may come is waited for any longer. Whoever
-rents until that has cost as much as to buy never pays more than twice what the best would have been."""
+"""Factor on a swap's cost. Once resending has cost as much, the swap no longer waits for a pause. This is the ski
+rental rule: renting until it has cost as much as buying never costs more than twice the optimum."""
 
 
 class Ground(StrEnum):
-    """What a decision rests on."""
+    """The ground of a decision."""
 
     LIMIT = "limit"
     """The context is over a threshold of the policy."""
     UNPRICED = "unpriced"
-    """Nobody knows what a call costs."""
+    """Prices are unknown."""
     BROKEN = "broken"
-    """What was cached will not be read again anyway."""
+    """The cached prefix will not be read again anyway."""
     COLD = "cold"
-    """The cache has gone since the last call."""
+    """The cache has expired since the last call."""
     PAYS = "pays"
-    """What it saves, before the next pause and since the last swap, is worth writing the prefix anew."""
+    """The savings before the next pause and since the last swap exceed the cost of rewriting the prefix."""
     WARM = "warm"
-    """The cache is of more use than the snapshot would be."""
+    """The cached prefix saves more than the snapshot would."""
 
 
 class Bounds(NamedTuple):
     """The policy's upper limits for a context, in tokens."""
 
     budget: int
-    """Over it tool results are cut; 0 = off."""
+    """Tokens above which tool results are cut. 0 disables it."""
     hard: int
-    """Over it nothing is put off: the lowest of the summary's threshold and of where the window or the budget ends."""
+    """Tokens above which nothing waits: the lowest of the summary's threshold, the window and the budget."""
     large: int
-    """What frees as much as this is a step as large as the ladder means them to be."""
+    """Tokens that a step of the ladder is meant to free."""
 
-    def are_passed(self, tokens: int) -> bool:
-        """Tell whether a context of so many tokens is over any of them."""
+    def are_exceeded(self, tokens: int) -> bool:
+        """Return whether a context of `tokens` exceeds any bound."""
         return tokens > self.hard or 0 < self.budget < tokens
 
-    def press(self, before: int, after: int) -> bool:
-        """Tell whether going from `before` to `after` tokens answers a threshold that the context is over.
+    def relieves_threshold(self, before: int, after: int) -> bool:
+        """Return whether going from `before` to `after` tokens meets a threshold that the context exceeds.
 
-        A cut that leaves the context over the budget for tool results answers none: whether it is made now or with the
-        next, the context is over the budget, and under the next threshold.
+        A cut that stays above the tool-result budget does not count: now or later, the context is over the budget and
+        under the next threshold.
         """
         if before > self.hard:
             return True
@@ -71,11 +71,11 @@ def bounds_of(policy: Policy) -> Bounds:
     return Bounds(policy.input_token_budget, hard, growth_margin(cut_threshold(policy) or hard, policy))
 
 
-class Ready(NamedTuple):
-    """A snapshot that is ready, and the conversation that it may become the head of; in tokens and seconds.
+class SwapCandidate(NamedTuple):
+    """A prepared snapshot and its conversation, in tokens and seconds.
 
-    `before` and `after` are those of the next call without and with it, `shared` those that both begin with. `gap` is
-    the time since the last call.
+    `before` and `after` are the tokens of the next call without and with it, `shared` their common prefix. `gap` is the
+    time since the last call.
     """
 
     before: int
@@ -86,47 +86,46 @@ class Ready(NamedTuple):
     is_broken: bool = False
     """Whether the head has moved since the last call."""
     since: int = 0
-    """Calls since the last snapshot became the head, or since the beginning."""
+    """Calls since the last swap, or since the beginning."""
 
 
 class ExpectedCourse(NamedTuple):
-    """How a conversation is expected to go on."""
+    """The expected course of a conversation."""
 
     turns: float
-    """To its end."""
+    """Expected turns until the end."""
     pauses: float
-    """Share of them that come after one."""
+    """Share of turns that follow a pause."""
 
 
 class Decision(NamedTuple):
-    """Whether a snapshot becomes the head, on what ground, and what that was reckoned from."""
+    """Whether a snapshot becomes the head, with the ground and the figures."""
 
     swaps: bool
     ground: Ground
     saves_usd: float = 0.0
-    """Over the turns that are expected."""
+    """USD saved over the expected turns."""
     costs_usd: float = 0.0
-    """Of writing anew what the cache has."""
+    """USD for rewriting the cached tokens."""
     turns: float = 0.0
-    """That are expected before a pause or the end."""
+    """Expected turns before a pause or the end."""
 
 
-def decide(ready: Ready, prices: CallPrices | None, expected_turns: float) -> Decision:
+def decide_swap(ready: SwapCandidate, prices: CallPrices | None, expected_turns: float) -> Decision:
     """Return whether a snapshot becomes the head now.
 
-    Whatever prices, clocks and usage say, it does where a threshold of the policy asks for it, and where nothing is
-    known of prices. Else, with a warm cache, it does where writing the prefix anew costs less than what is saved before
-    the next pause, and no more than carrying the excess has cost since the last time: what is not worth that yet grows
-    until it is.
+    It does if a threshold of the policy requires it, whatever the prices, or if prices are unknown. Otherwise, with a
+    warm cache, it does if rewriting the prefix costs less than the savings before the next pause, and no more than
+    resending the excess has cost since the last swap.
     """
-    presses = ready.bounds.press(ready.before, ready.after)
-    if prices is None or not prices.are_known:
+    presses = ready.bounds.relieves_threshold(ready.before, ready.after)
+    if prices is None or not prices.is_usable:
         return Decision(swaps=True, ground=Ground.LIMIT if presses else Ground.UNPRICED)
     turns = max(0.0, expected_turns) if isfinite(expected_turns) else 0.0
     freed = max(0, ready.before - ready.after)
-    saved = freed * prices.carrying * turns
-    cost = max(0, ready.after - max(0, ready.shared)) * prices.rewriting
-    carried = freed * prices.carrying * max(0, ready.since) / 2
+    saved = freed * prices.resend_price * turns
+    cost = max(0, ready.after - max(0, ready.shared)) * prices.rewrite_premium
+    carried = freed * prices.resend_price * max(0, ready.since) / 2
     if presses:
         ground = Ground.LIMIT
     elif ready.is_broken:
@@ -141,15 +140,15 @@ def decide(ready: Ready, prices: CallPrices | None, expected_turns: float) -> De
 
 
 def is_worth_summary(freed: int, prices: CallPrices | None, expected: ExpectedCourse, usd: float) -> bool:
-    """Tell whether a summary that is asked for in a pause, below the thresholds, is worth the `usd` that it costs.
+    """Return whether a summary in a pause, below the thresholds, is worth the `usd` that it costs.
 
-    What it frees the call after the pause would write to the cache, as would those after further pauses; the others
-    would read it.
+    The call after the pause would write the freed tokens to the cache, as would calls after further pauses. The other
+    calls would read them.
     """
-    if prices is None or not prices.are_known or not isfinite(usd):
+    if prices is None or not prices.is_usable or not isfinite(usd):
         return False
     turns = max(0.0, expected.turns) if isfinite(expected.turns) else 0.0
     pauses = min(1.0, max(0.0, expected.pauses)) if isfinite(expected.pauses) else 0.0
-    per_turn = prices.carrying + pauses * (prices.written - prices.carrying)
-    # Whether there is a call after the pause at all is as uncertain as the next one.
-    return max(0, freed) * (prices.written * min(1.0, turns) + per_turn * turns) > usd
+    per_turn = prices.resend_price + pauses * (prices.uncached_price - prices.resend_price)
+    # A call after the pause is as uncertain as any next turn.
+    return max(0, freed) * (prices.uncached_price * min(1.0, turns) + per_turn * turns) > usd

@@ -1,4 +1,4 @@
-"""The beginning of an answer, read before the client gets any of it: some refusals come with status 200."""
+"""The beginning of an answer, read before the client gets it, because some refusals come with status 200."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.providers.answers import ProviderAnswer
 
 SECONDS: Final = 5.0
-"""Seconds for which a beginning is held back. A refusal comes at once; an answer may need long to be thought of."""
+"""Seconds for which a beginning is held back. A refusal comes at once, an answer may take long."""
 MAX_BYTES: Final = 64 * 1024
 """Bytes of a beginning that are held back; no refusal is longer."""
 EMPTY_STATUS: Final = 200
@@ -86,10 +86,10 @@ async def _hold(
                 beginning.take(chunk)
     except TimeoutError:
         pass
-    except Exception:  # noqa: BLE001 - the client may read what cannot be read here, and what breaks breaks again
+    except Exception:  # noqa: BLE001 - the client may decode the bytes, and a broken stream fails again
         following = following if following is not None and following.done() else None
     except BaseException:
-        # The client has gone away: nothing waits for the answer any more.
+        # The client has disconnected.
         _HeldAnswer(response, held, following, chunks).close()
         raise
     return beginning.error, _HeldAnswer(response, held, following, chunks)
@@ -107,7 +107,7 @@ class _StreamBeginning:
         self.error: AnswerError | None = None
 
     def take(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Process the next bytes."""
         for event in self._events.take(self._decompress(chunk)):
             if event.is_done:
                 self._end_of_stream()
@@ -117,7 +117,7 @@ class _StreamBeginning:
                 return
 
     def end(self) -> None:
-        """Take the end of the body; one that is no stream at all may be an error in JSON."""
+        """Process the end of the body. A body that is no stream may be an error in JSON."""
         try:
             value = _value(self._events.end())
         except (msgspec.DecodeError, RecursionError):
@@ -140,7 +140,7 @@ class _StreamBeginning:
 
 
 class _JsonBeginning:
-    """A body in JSON; it is an error only if the whole of it is one."""
+    """A JSON body, which is an error only as a whole."""
 
     def __init__(self, decompress: Callable[[bytes], bytes]) -> None:
         self._decompress = decompress
@@ -149,17 +149,17 @@ class _JsonBeginning:
         self.error: AnswerError | None = None
 
     def take(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Process the next bytes."""
         self._body += self._decompress(chunk)
 
     def end(self) -> None:
-        """Take the end of the body."""
+        """Process the end of the body."""
         self.is_known = True
         self.error = _error_of(_value(self._body))
 
 
 def _error_of(value: Any) -> AnswerError | None:
-    """Return the error that an event or a body is, None for any other."""
+    """Return the error in an event or a body, or None."""
     if isinstance(value, list) and value:
         value = value[0]
     error = _error_in(value) if isinstance(value, dict) else None
@@ -181,7 +181,7 @@ def _error_in(value: Mapping[str, Any]) -> Any:
 
 
 def _is_piece(shape: Shape, event: Mapping[str, Any]) -> bool:
-    """Return whether an event has something of the answer, or ends it."""
+    """Return whether an event contains a part of the answer, or ends it."""
     kind = event.get("type")
     match shape:
         case "messages":
@@ -214,7 +214,7 @@ def _choices(value: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 class _HeldAnswer:
-    """An answer of which the beginning was read before."""
+    """An answer whose beginning was read before."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class _HeldAnswer:
         self._chunks = chunks
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield what was read, then what comes."""
+        """Yield the held pieces, then the following ones."""
         for chunk in self._held:
             yield chunk
         self._held = []

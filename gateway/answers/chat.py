@@ -12,7 +12,7 @@ _AS_THEY_ARE: Final = ("role", "annotations", "audio", "function_call")
 
 
 class ChatAnswer:
-    """The one choice of a completion, from its chunks or whole. Of several nobody knows which one is gone on with."""
+    """The choice of a completion, from chunks or whole. With several choices, the continued one is unknown."""
 
     def __init__(self) -> None:
         self.is_whole = False
@@ -24,7 +24,7 @@ class ChatAnswer:
         self._is_ended = False
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Take a chunk. Raises ValueError for a second choice, and for a call that is no function's."""
+        """Process a chunk. Raises ValueError for a second choice, and for a call of no function."""
         self.usage = event.get("usage") or self.usage
         for choice in event.get("choices") or ():
             if choice.get("index", 0):
@@ -34,14 +34,14 @@ class ChatAnswer:
                 self._is_ended = self.is_whole = True
 
     def whole(self, body: Mapping[str, Any]) -> None:
-        """Take a completion. Raises ValueError for several choices."""
+        """Process a completion. Raises ValueError for several choices."""
         (choice,) = body["choices"]
         self._message = {name: value for name, value in choice["message"].items() if value is not None}
         self.usage = body.get("usage")
         self._is_ended = self.is_whole = True
 
     def rows(self) -> list[Any]:
-        """Return the message; of one that was cut off, its texts alone: its calls may not be whole."""
+        """Return the message. A truncated one has only its texts, because its calls may be incomplete."""
         message = dict(self._message)
         for name, parts in self._texts.items():
             message[name] = "".join(parts)

@@ -1,4 +1,4 @@
-"""Events of a stream, one by one, each with the bytes that it came as."""
+"""Splits a stream into events, each with its original bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 DONE: Final = b"[DONE]"
 MOST_LINES: Final = 128 * 1024
-"""Lines of one piece of a stream that are read. A piece of some kilobytes can be unpacked into millions of them."""
+"""Largest number of lines in a piece. Some compressed kilobytes can expand into millions."""
 
 
 class TooManyLinesError(ValueError):
-    """A piece of a stream that has more lines than any provider sends at a time."""
+    """A piece of a stream has more than MOST_LINES lines."""
 
 
 def check_lines(piece: bytes) -> None:
@@ -37,17 +37,17 @@ class StreamEvent(NamedTuple):
 
 
 class EventSplitter:
-    """Takes the bytes of a stream as they come, and gives back its events as soon as they are whole."""
+    """Splits the bytes of a stream into complete events."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        """The last line, which has not ended."""
+        """The incomplete last line."""
         self._raw = bytearray()
-        """The lines of the event that has not ended."""
+        """The lines of the incomplete event."""
         self._data: list[bytes] = []
 
     def take(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events that end within the next bytes. Raises TooManyLinesError, and keeps them for `end`."""
+        """Return the events that end within the next bytes. Raises TooManyLinesError and keeps the bytes for `end`."""
         ended: list[StreamEvent] = []
         self._rest += chunk
         if b"\n" not in chunk:
@@ -83,6 +83,6 @@ def _event(raw: bytes, data: bytes) -> StreamEvent:
     return StreamEvent(raw, value if isinstance(value, dict) else None)
 
 
-def written(event: Mapping[str, Any], *, name: str | None = None) -> bytes:
-    """Return an event as a provider writes it, with its name before it where the shape has names."""
+def encode_event(event: Mapping[str, Any], *, name: str | None = None) -> bytes:
+    """Return an event in a provider's format, with its name if the shape has names."""
     return (f"event: {name}\n".encode() if name else b"") + b"data: " + _encode(event) + b"\n\n"

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 _TEXTS: Final = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 """Deltas whose text is added to a field of their block, and the field."""
 _COMPACTED: Final = "compaction_delta"
-"""What the API's own compaction made of the beginning; it comes in one piece, and without content where it failed."""
+"""The block of the API's own compaction. It comes in one piece, without content if compaction failed."""
 _SEALED: Final = ("content", "encrypted_content")
 _CALLS: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 _value: Final = msgspec.json.Decoder().decode
 
 
 class MessagesAnswer:
-    """One message, from its events or whole."""
+    """One message, from events or whole."""
 
     def __init__(self) -> None:
         self.is_whole = False
@@ -31,7 +31,7 @@ class MessagesAnswer:
         self._ended: set[int] = set()
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Take an event. Raises ValueError for a delta that is not known, and KeyError for one without its fields."""
+        """Process an event. Raises ValueError for an unknown delta, and KeyError for one without its fields."""
         match event.get("type"):
             case "message_start":
                 self.usage = dict(event["message"].get("usage") or {})
@@ -49,14 +49,14 @@ class MessagesAnswer:
                 self.is_whole = True
 
     def whole(self, body: Mapping[str, Any]) -> None:
-        """Take a message."""
+        """Process a message."""
         self._blocks = {index: dict(block) for index, block in enumerate(body["content"])}
         self._ended = set(self._blocks)
         self.usage = body.get("usage")
         self.is_whole = True
 
     def rows(self) -> list[Any]:
-        """Return the message, of one that was cut off what can stand: a call without all of its input can't."""
+        """Return the message. Calls without complete input are removed from a truncated one."""
         content = [block for index in sorted(self._blocks) if (block := self._block(index)) is not None]
         return [{"role": "assistant", "content": content}] if content else []
 

@@ -1,4 +1,4 @@
-"""Reading an answer while it passes: as events or as one body, in whatever encoding, into rows of its shape."""
+"""Reads an answer while it passes, as events or one body and in any encoding, into rows of its shape."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ if TYPE_CHECKING:
     from store.gateway.histories import ResponseIds
 
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of an answer that are read; of a longer one nothing is, and the client's next request tells what it was."""
+"""Largest answer that is read, in bytes. A longer one is learned from the client's next request."""
 _MOST_DIGITS: Final = 18
-"""Digits of a length that is read; Python refuses to read thousands."""
+"""Most digits of a length, because Python refuses thousands."""
 LAST: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
-"""Events that end a stream; of Chat Completions `[DONE]` does."""
+"""Events that end a stream. Chat Completions ends it with `[DONE]`."""
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Answered(NamedTuple):
-    """What was answered: rows as clients send them again, and what the provider counted."""
+class ReceivedAnswer(NamedTuple):
+    """An answer: rows as clients resend them, and the provider's usage."""
 
     rows: list[bytes]
     usage: dict[str, Any] | None
     is_whole: bool
-    """Whether it came to its end."""
+    """Whether the answer is complete."""
     shown: list[bytes] | None = None
-    """What the client was shown in the place of `rows`; None where it was shown them."""
+    """Rows shown to the client instead of `rows`, or None if they are the same."""
     results: list[Any] = []  # noqa: RUF012 - of a tuple, never changed
-    """Blocks that the next message has to begin with, and that the client does not have."""
+    """Blocks that the next message must begin with and the client lacks."""
     calls: Sequence[RecallCall] = ()
-    """Calls of recall that are still to be answered."""
+    """Unanswered calls of recall."""
     response_ids: ResponseIds | None = None
-    """By which client and provider have an answer within which recall was answered; None where they have none."""
+    """Ids of an answer with recall for the client and the provider, or None."""
 
 
 class AnswerOfShape(Protocol):
-    """What becomes of the events, or the one body, of a shape."""
+    """Collects the events, or the body, of an answer in one shape."""
 
     is_whole: bool
     usage: dict[str, Any] | None
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Take an event. Raises what it raises for one that is not understood."""
+        """Process an event. Raises an exception for an unknown one."""
 
     def whole(self, body: Mapping[str, Any]) -> None:
-        """Take an answer that came in one piece."""
+        """Process an answer without a stream."""
 
     def rows(self) -> list[Any]:
-        """Return what came so far."""
+        """Return the rows so far."""
 
 
 _SHAPES: Final[Mapping[Shape, Callable[[], AnswerOfShape]]] = {
@@ -71,7 +71,7 @@ _SHAPES: Final[Mapping[Shape, Callable[[], AnswerOfShape]]] = {
 
 
 class AnswerReader:
-    """Takes the bytes of an answer as they come. It never raises: what it does not understand is not stored."""
+    """Collects the bytes of an answer. It never raises; an answer that cannot be decoded is not stored."""
 
     def __init__(self, shape: Shape, headers: Mapping[bytes, bytes]) -> None:
         self._answer = _SHAPES[shape]()
@@ -86,7 +86,7 @@ class AnswerReader:
         self.is_readable = self._decompress is not None
 
     def take(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Process the next bytes."""
         if not self.is_readable or self._decompress is None:
             return
         self._left -= len(chunk)
@@ -96,7 +96,7 @@ class AnswerReader:
             if self._size > MOST_BYTES:
                 raise ValueError("too long an answer")  # noqa: TRY301 - as every other that is not read
             self._kept += piece
-            # What goes on from before is not looked at again with each piece of it.
+            # The incomplete part is not scanned again with each piece.
             if self._is_stream and b"\n" in piece:
                 check_lines(piece)
                 self._take_lines()
@@ -107,11 +107,11 @@ class AnswerReader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the client has all of it with the bytes taken so far, and may go on."""
+        """Whether the client has received the whole answer, and may continue."""
         return self._is_done if self._is_stream else not self._left
 
-    def end(self) -> Answered | None:
-        """Return what was answered, None for what was not understood or says nothing."""
+    def end(self) -> ReceivedAnswer | None:
+        """Return the answer, or None if it is empty or could not be decoded."""
         if not self.is_readable:
             return None
         try:
@@ -120,7 +120,7 @@ class AnswerReader:
             rows = [_encode(row) for row in self._answer.rows()]
         except Exception:  # noqa: BLE001 - as above; a body that was cut off is none
             return None
-        return Answered(rows, self._answer.usage, self._answer.is_whole)
+        return ReceivedAnswer(rows, self._answer.usage, self._answer.is_whole)
 
     def _take_lines(self) -> None:
         *lines, rest = self._kept.split(b"\n")
@@ -140,20 +140,20 @@ class AnswerReader:
 
 
 def decompressor(encoding: bytes) -> Callable[[bytes], bytes] | None:
-    """Return what takes an encoding off the pieces of a body, None for one that is not read here.
+    """Return a function that decodes the pieces of a body, or None for an unsupported encoding.
 
-    It raises zlib.error for what is not in that encoding, and for a piece that is one of more than MOST_BYTES.
+    The function raises zlib.error for invalid data, and for a piece that expands to more than MOST_BYTES.
     """
     match encoding:
         case b"identity" | b"":
             return bytes
         case b"gzip" | b"deflate":
             # 32: the header says which of the two it is.
-            return partial(_decompressed, zlib.decompressobj(32 + zlib.MAX_WBITS))
+            return partial(_decompress_piece, zlib.decompressobj(32 + zlib.MAX_WBITS))
     return None
 
 
-def _decompressed(decompress: zlib._Decompress, piece: bytes) -> bytes:
+def _decompress_piece(decompress: zlib._Decompress, piece: bytes) -> bytes:
     read = decompress.decompress(piece, MOST_BYTES + 1)
     if len(read) > MOST_BYTES:
         raise zlib.error("too long an answer")

@@ -11,17 +11,17 @@ _ENDS: Final = frozenset({"response.completed", "response.incomplete"})
 
 
 class ResponsesAnswer:
-    """The items of a response, from its events or whole."""
+    """The items of a response, from events or whole."""
 
     def __init__(self) -> None:
         self.is_whole = False
         self.usage: dict[str, Any] | None = None
         self._items: dict[int, Any] = {}
         self._said: dict[int, list[str]] = {}
-        """Texts of messages that have not ended."""
+        """Texts of incomplete messages."""
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Take an event."""
+        """Process an event."""
         match event.get("type"):
             case "response.output_text.delta":
                 self._said.setdefault(event["output_index"], []).append(event["delta"])
@@ -32,13 +32,13 @@ class ResponsesAnswer:
                 self._end(event["response"])
 
     def whole(self, body: Mapping[str, Any]) -> None:
-        """Take a response. Raises ValueError for one that failed."""
+        """Process a response. Raises ValueError for a failed one."""
         if body.get("status") in {"failed", "cancelled", "queued", "in_progress"}:
             raise ValueError(body["status"])
         self._end(body)
 
     def rows(self) -> list[Any]:
-        """Return the items; of a message that was cut off, the text that came."""
+        """Return the items. A truncated message has the text so far."""
         parts = {index: "".join(said) for index, said in self._said.items()}
         begun = {
             index: {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}

@@ -88,7 +88,7 @@ class ResentHistory(NamedTuple):
                     return value
         return None
 
-    def repaired(self) -> ResentHistory:
+    def repair_rows(self) -> ResentHistory:
         """Return the history with its malformed rows as the API of its shape accepts them."""
         if not self.malformed:
             return self
@@ -166,12 +166,12 @@ def _instructs(row: bytes) -> bool:
     return isinstance(value, dict) and value.get("role") in _INSTRUCTS
 
 
-def circle_of(shape: Shape, *, session: str | None, user: str | None) -> bytes:
+def scope_key(shape: Shape, *, session: str | None, user: str | None) -> bytes:
     """Return what stands for the conversations that may be taken for each other."""
     return hashlib.sha256(_sorted([shape, session, user])).digest()
 
 
-def as_stored(row: bytes) -> bytes:
+def replace_nul(row: bytes) -> bytes:
     """Return a row with U+FFFD in the place of NUL characters, which no text has that is stored; tools return them."""
     if _NUL not in row:
         return row
@@ -196,16 +196,16 @@ class RowDigests:
         self._malformed: OrderedDict[_RowName, None] = OrderedDict()
         self._opaque: OrderedDict[_RowName, None] = OrderedDict()
 
-    def of(self, row: bytes, shape: Shape) -> bytes:
+    def digest_of(self, row: bytes, shape: Shape) -> bytes:
         """Return the digest of what a row means."""
-        remembered = _remembered(row, shape)
+        remembered = _row_name(row, shape)
         digest = self._known.get(remembered)
         if digest is None:
-            digest = self._read(row, shape, remembered)
+            digest = self._compute_digest(row, shape, remembered)
             _remember(self._known, remembered, digest)
         return digest
 
-    def _read(self, row: bytes, shape: Shape, remembered: _RowName) -> bytes:
+    def _compute_digest(self, row: bytes, shape: Shape, remembered: _RowName) -> bytes:
         """Return the digest of a row that is new here. A row that cannot be read means its own bytes."""
         try:
             value = _value(row)
@@ -219,15 +219,15 @@ class RowDigests:
             _remember(self._opaque, remembered, None)
         return row_digest(shape, value)
 
-    def malformed(self, rows: Sequence[bytes], shape: Shape) -> tuple[int, ...]:
+    def find_malformed(self, rows: Sequence[bytes], shape: Shape) -> tuple[int, ...]:
         """Return the places of malformed rows. It costs nothing as long as the process has met none."""
         if not self._malformed:
             return ()
-        return tuple(place for place, row in enumerate(rows) if _remembered(row, shape) in self._malformed)
+        return tuple(place for place, row in enumerate(rows) if _row_name(row, shape) in self._malformed)
 
-    def opaque(self, rows: Sequence[bytes], shape: Shape) -> int:
+    def count_opaque(self, rows: Sequence[bytes], shape: Shape) -> int:
         """Return how many rows are opaque. It costs nothing as long as the process has met none."""
-        return sum(_remembered(row, shape) in self._opaque for row in rows) if self._opaque else 0
+        return sum(_row_name(row, shape) in self._opaque for row in rows) if self._opaque else 0
 
 
 def has_repeated_keys(row: bytes) -> bool:
@@ -261,17 +261,19 @@ def _remember(remembered: OrderedDict[_RowName, T], name: _RowName, value: T) ->
         remembered.popitem(last=False)
 
 
-def _remembered(row: bytes, shape: Shape) -> _RowName:
+def _row_name(row: bytes, shape: Shape) -> _RowName:
     # By Python's hash, whose salt is the process's own: nobody can look for two rows that share it.
     return hash((shape, row)), len(row), row[-_END_BYTES:]
 
 
-def chain(rows: Sequence[bytes], digests: RowDigests, shape: Shape, *, after: Sequence[bytes] = ()) -> list[bytes]:
+def chain_digests(
+    rows: Sequence[bytes], digests: RowDigests, shape: Shape, *, after: Sequence[bytes] = ()
+) -> list[bytes]:
     """Return what stands for each beginning of a history, the shortest first; `after` for those before these rows."""
     links = list(after)
     link = links[-1] if links else b""
     for row in rows:
-        link = hashlib.sha256(link + digests.of(row, shape)).digest()
+        link = hashlib.sha256(link + digests.digest_of(row, shape)).digest()
         links.append(link)
     return links
 

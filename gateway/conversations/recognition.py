@@ -10,7 +10,7 @@ import msgspec
 
 from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.shapes.inner import ShapeError
-from gateway.conversations.histories import as_stored
+from gateway.conversations.histories import replace_nul
 from gateway.conversations.meaning import SAYS_NOTHING, UNREADABLE, decode_row, exact_digest
 from gateway.conversations.put_back import can_begin_with_results, live_before, resent_before, with_results
 from gateway.conversations.rewritten import UnreadConversation, find_rewritten
@@ -45,7 +45,7 @@ class RedatedRow(NamedTuple):
     """As it is stored."""
 
 
-class Recognized(NamedTuple):
+class RecognizedPlace(NamedTuple):
     """Where a request stands in what is stored."""
 
     conversation_id: UUID
@@ -116,14 +116,14 @@ class Recognized(NamedTuple):
         return self.replace_from is not None
 
 
-def new_place(branch_of: UUID | None = None) -> Recognized:
+def new_place(branch_of: UUID | None = None) -> RecognizedPlace:
     """Return the place of a conversation that is to be made."""
-    return Recognized(ids.new_id(), is_new=True, branch_of=branch_of)
+    return RecognizedPlace(ids.new_id(), is_new=True, branch_of=branch_of)
 
 
-def pending_place(conversation_id: UUID, rows: int) -> Recognized:
+def pending_place(conversation_id: UUID, rows: int) -> RecognizedPlace:
     """Return the place of a request of which `rows` rows at least will be stored when it is known."""
-    return Recognized(conversation_id, is_new=False, matched=rows, keyed=rows, is_pending=True)
+    return RecognizedPlace(conversation_id, is_new=False, matched=rows, keyed=rows, is_pending=True)
 
 
 def may_go_on(history: ResentHistory, *, in_session: bool) -> bool:
@@ -145,7 +145,7 @@ async def recognize(
     can_wait: bool = False,
     scope: AlignmentScope | None = None,
     meanings: tuple[RowMeaning, ...] = (),
-) -> Recognized:
+) -> RecognizedPlace:
     """Return where a request stands in what its tenant has stored; a new place where nothing is recognized.
 
     `only` or `external_id` is the conversation that the request names. Where it is the API's and has more messages than
@@ -195,13 +195,13 @@ async def _recognize_by_keys(
     only: UUID | None,
     external_id: str | None,
     can_wait: bool,
-) -> Recognized:
-    beginning = await _known(pool, tenant_id, history, keys, only)
+) -> RecognizedPlace:
+    beginning = await _find_known(pool, tenant_id, history, keys, only)
     if beginning is None and (only is not None or external_id is not None):
         # One that has more than the request is not what the request goes on from.
         most = len(history.rows) + 1
         rows = most if can_wait else min(most, stored.MOST_NAMED_ROWS)
-        beginning = await _named(pool, tenant_id, only, external_id, rows)
+        beginning = await _find_named(pool, tenant_id, only, external_id, rows)
         if beginning is not None and len(beginning.after) >= stored.MOST_NAMED_ROWS < most and not can_wait:
             return pending_place(beginning.conversation_id, 0)
         if beginning is not None and not await asyncio.to_thread(_is_whole, beginning, history):
@@ -214,13 +214,13 @@ async def _recognize_by_keys(
     if not _is_placed(beginning):
         absent = await stored.absent(pool, tenant_id, beginning.conversation_id, beginning.next_seq)
         beginning = beginning._replace(removed=absent)
-    place = _compared(beginning, history)
+    place = _compare_histories(beginning, history)
     if place is None:
         return new_place(branch_of=beginning.conversation_id)
     return await _with_head(pool, tenant_id, beginning.head, place)
 
 
-async def _with_head(pool: Pool, tenant_id: UUID, head: Head | None, place: Recognized) -> Recognized:
+async def _with_head(pool: Pool, tenant_id: UUID, head: Head | None, place: RecognizedPlace) -> RecognizedPlace:
     """Return a place with the snapshot that may stand for a beginning of what is matched."""
     if head is not None and head.covers_through > place.last_seq:
         head = await stored.head_below(pool, tenant_id, place.conversation_id, place.last_seq + 1)
@@ -231,12 +231,12 @@ async def _with_head(pool: Pool, tenant_id: UUID, head: Head | None, place: Reco
     return place._replace(head=head)
 
 
-async def _place_of(pool: Pool, tenant_id: UUID, found: RewrittenHistory) -> Recognized:
+async def _place_of(pool: Pool, tenant_id: UUID, found: RewrittenHistory) -> RecognizedPlace:
     """Return the place of a history that its client has rewritten."""
     beginning, alignment = found.beginning, found.alignment
     count = len(alignment.seqs)
     known = set(alignment.seqs)
-    place = Recognized(
+    place = RecognizedPlace(
         beginning.conversation_id,
         is_new=False,
         matched=count,
@@ -266,36 +266,38 @@ async def _place_of(pool: Pool, tenant_id: UUID, found: RewrittenHistory) -> Rec
     return place._replace(redated=tuple(originals))
 
 
-async def _known(
+async def _find_known(
     pool: Pool, tenant_id: UUID, history: ResentHistory, keys: Sequence[bytes], only: UUID | None
 ) -> Beginning | None:
     """Return the longest beginning that is stored, of the conversation that is named if it has any.
 
     Where an edit there took its place, it is that of the one beside it which went on from it.
     """
-    own = await _longest(pool, tenant_id, keys, only)
+    own = await _find_longest(pool, tenant_id, keys, only)
     if only is None or (own is not None and not own.is_superseded):
         return own
-    known = await _longest(pool, tenant_id, keys, None)
+    known = await _find_longest(pool, tenant_id, keys, None)
     if own is not None:
         return own if known is None or known.is_superseded else known
-    return known and (await _fork(pool, tenant_id, history, only, known) or known)
+    return known and (await _find_fork(pool, tenant_id, history, only, known) or known)
 
 
-async def _fork(pool: Pool, tenant_id: UUID, history: ResentHistory, named: UUID, known: Beginning) -> Beginning | None:
+async def _find_fork(
+    pool: Pool, tenant_id: UUID, history: ResentHistory, named: UUID, known: Beginning
+) -> Beginning | None:
     """Return the conversation that is named where it was forked from the one that a request is `known` by.
 
     That is, where no gateway has stored in it, and the request has the whole of it.
     """
     if await stored.is_branch(pool, tenant_id, known.conversation_id, named):
         return None
-    fork = await _named(pool, tenant_id, named, None, min(len(history.rows) + 1, stored.MOST_NAMED_ROWS))
+    fork = await _find_named(pool, tenant_id, named, None, min(len(history.rows) + 1, stored.MOST_NAMED_ROWS))
     if fork is None or not fork.next_seq or len(fork.after) >= stored.MOST_NAMED_ROWS:
         return None
     return fork if await asyncio.to_thread(_is_whole, fork, history) else None
 
 
-async def _named(
+async def _find_named(
     pool: Pool, tenant_id: UUID, conversation_id: UUID | None, external_id: str | None, rows: int
 ) -> Beginning | None:
     """Return a conversation that no gateway has stored in: so many of its messages, and what a client has not."""
@@ -308,11 +310,11 @@ async def _named(
 
 def _is_whole(beginning: Beginning, history: ResentHistory) -> bool:
     """Tell whether a request has the whole of what is stored in the conversation that it names."""
-    place = _compared(beginning, history)
+    place = _compare_histories(beginning, history)
     return place is not None and not place.is_edit
 
 
-async def _longest(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], only: UUID | None) -> Beginning | None:
+async def _find_longest(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], only: UUID | None) -> Beginning | None:
     """Return the longest beginning that is stored; nearly always it is one of the newest."""
     older = max(0, len(keys) - NEWEST)
     beginning = await stored.find(pool, tenant_id, keys[older:], only=only)
@@ -326,7 +328,7 @@ def _is_placed(beginning: Beginning) -> bool:
     return beginning.place == resent_before(beginning.seq + 1, beginning.removed, beginning.recalls)
 
 
-def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None:
+def _compare_histories(beginning: Beginning, history: ResentHistory) -> RecognizedPlace | None:
     """Return the place of a request once its rows were compared with what is stored; None if that cannot be done."""
     if not _is_placed(beginning):
         # Somebody else has appended to it: which row is which message is not known any more.
@@ -351,7 +353,7 @@ def _compared(beginning: Beginning, history: ResentHistory) -> Recognized | None
     if results and not any(can_begin_with_results(history.shape, row) for row in history.rows[matched : matched + 1]):
         # There is nothing that results could stand in: it goes on as the client has it.
         return None
-    return Recognized(
+    return RecognizedPlace(
         beginning.conversation_id,
         is_new=not beginning.next_seq,
         is_empty=not beginning.next_seq,
@@ -439,7 +441,7 @@ def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
     What clients leave out of an answer when they send it again, or write otherwise, makes no difference.
     """
     try:
-        sent = decode_row(shape, _value(as_stored(row)))
+        sent = decode_row(shape, _value(replace_nul(row)))
     except (ShapeError, *UNREADABLE):
         return False
     return exact_digest(*sent) == exact_digest(role, content)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import msgspec
 
-from gateway.conversations.histories import LISTS, ResentHistory, RowDigests, chain, is_passed_on
+from gateway.conversations.histories import LISTS, ResentHistory, RowDigests, chain_digests, is_passed_on
 from gateway.conversations.meaning import UNREADABLE
 from gateway.recalls.thoughts import has_thoughts
 
@@ -46,7 +46,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _rows: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class _Seen(NamedTuple):
+class _SeenHistory(NamedTuple):
     """Rows of a list, by bytes from its first one on."""
 
     starts: array[int]
@@ -77,7 +77,7 @@ class _Seen(NamedTuple):
 class ResentRows(Sequence[bytes]):
     """Rows of a body: those that are known where they stand in it, and the new ones behind them."""
 
-    def __init__(self, body: bytes, start: int, seen: _Seen, kept: int, new: list[bytes]) -> None:
+    def __init__(self, body: bytes, start: int, seen: _SeenHistory, kept: int, new: list[bytes]) -> None:
         self._body = body
         self._start = start
         self._seen = seen
@@ -110,23 +110,23 @@ class SeenHistories:
     def __init__(self, most: int = REMEMBERED_ROWS) -> None:
         self._most = most
         self._digests = RowDigests()
-        self._by_half: OrderedDict[tuple[int, int], tuple[_Seen, ...]] = OrderedDict()
+        self._by_half: OrderedDict[tuple[int, int], tuple[_SeenHistory, ...]] = OrderedDict()
         self._rows = 0
         self._lock = Lock()
 
     def links(self, shape: Shape, rows: Sequence[bytes]) -> list[bytes]:
         """Return what stands for each beginning of a history, the shortest first."""
-        return chain(rows, self._digests, shape)
+        return chain_digests(rows, self._digests, shape)
 
-    def malformed(self, shape: Shape, rows: Sequence[bytes]) -> tuple[int, ...]:
+    def find_malformed(self, shape: Shape, rows: Sequence[bytes]) -> tuple[int, ...]:
         """Return the places of rows, of which the links are known, that the API of their shape refuses."""
-        return self._digests.malformed(rows, shape)
+        return self._digests.find_malformed(rows, shape)
 
-    def opaque(self, shape: Shape, rows: Sequence[bytes]) -> int:
+    def count_opaque(self, shape: Shape, rows: Sequence[bytes]) -> int:
         """Return how many rows, of which the links are known, cannot be read or can be read in two ways."""
-        return self._digests.opaque(rows, shape)
+        return self._digests.count_opaque(rows, shape)
 
-    def known(self, shape: Shape, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
+    def find_history(self, shape: Shape, body: bytes) -> tuple[ResentHistory, list[bytes]] | None:
         """Return the history in a body, and what stands for its beginnings; None where all of it has to be read."""
         opening = _OPENINGS[shape].search(body)
         if opening is None:
@@ -145,12 +145,12 @@ class SeenHistories:
             if listed is None or LISTS[shape] in fields or is_passed_on(shape, fields, rest) or has_thoughts(rest):
                 return None
             new = [bytes(row) for row in _rows(listed)]
-            links = chain(new, self._digests, shape, after=seen.links[: kept - seen.lead])
+            links = chain_digests(new, self._digests, shape, after=seen.links[: kept - seen.lead])
         except UNREADABLE:
             return None
         named = {LISTS[shape] if name == _NAME else name: value for name, value in fields.items()}
         lead = [seen.row(body, start, place) for place in range(seen.lead)]
-        self._remember(body, start, _grown(seen, kept, body, start, new, links), instead_of=seen)
+        self._remember(body, start, _extend_history(seen, kept, body, start, new, links), instead_of=seen)
         return ResentHistory(shape, named, lead, ResentRows(body, start, seen, kept, new)), links
 
     def remember(self, body: bytes, history: ResentHistory, links: list[bytes]) -> None:
@@ -158,18 +158,22 @@ class SeenHistories:
         opening = _OPENINGS[history.shape].search(body)
         if opening is None or (len(body) - opening.end()) >> _LEAST_BITS == 0:
             return
-        nothing = _Seen(array("Q"), array("Q"), array("q"), len(history.lead), [])
+        nothing = _SeenHistory(array("Q"), array("Q"), array("q"), len(history.lead), [])
         every = list(joined(history.lead, history.rows))
-        self._remember(body, opening.end(), _grown(nothing, 0, body, opening.end(), every, links), instead_of=None)
+        self._remember(
+            body, opening.end(), _extend_history(nothing, 0, body, opening.end(), every, links), instead_of=None
+        )
 
-    def _longest(self, body: bytes, start: int) -> tuple[_Seen | None, int]:
+    def _longest(self, body: bytes, start: int) -> tuple[_SeenHistory | None, int]:
         for bits in range((len(body) - start).bit_length() - 1, _LEAST_BITS - 1, -1):
             alike = self._by_half.get(_half(body, start, bits))
             if alike:
                 return max(((seen, seen.same_in(body, start, 1 << bits)) for seen in alike), key=lambda each: each[1])
         return None, 0
 
-    def _remember(self, body: bytes, start: int, grown: _Seen | None, *, instead_of: _Seen | None) -> None:
+    def _remember(
+        self, body: bytes, start: int, grown: _SeenHistory | None, *, instead_of: _SeenHistory | None
+    ) -> None:
         if grown is None or not grown.ends[-1] >> _LEAST_BITS:
             return
         half = _half(body, start, grown.ends[-1].bit_length() - 1)
@@ -187,11 +191,13 @@ def _half(body: bytes, start: int, bits: int) -> tuple[int, int]:
     return bits, hash(body[start : start + (1 << bits)])
 
 
-def _size(alike: Sequence[_Seen]) -> int:
+def _size(alike: Sequence[_SeenHistory]) -> int:
     return sum(len(seen.ends) for seen in alike)
 
 
-def _grown(seen: _Seen, kept: int, body: bytes, start: int, new: Sequence[bytes], links: list[bytes]) -> _Seen | None:
+def _extend_history(
+    seen: _SeenHistory, kept: int, body: bytes, start: int, new: Sequence[bytes], links: list[bytes]
+) -> _SeenHistory | None:
     """Return the first `kept` rows of a list with those behind them; None where these do not stand there."""
     starts, ends, hashes = seen.starts[:kept], seen.ends[:kept], seen.hashes[:kept]
     end = ends[-1] if kept else 0
@@ -205,4 +211,4 @@ def _grown(seen: _Seen, kept: int, body: bytes, start: int, new: Sequence[bytes]
         starts.append(at - start)
         ends.append(end)
         hashes.append(hash(body[before : start + end]))
-    return _Seen(starts, ends, hashes, seen.lead, links) if ends else None
+    return _SeenHistory(starts, ends, hashes, seen.lead, links) if ends else None

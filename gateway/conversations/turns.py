@@ -24,7 +24,7 @@ from compaction.shapes.acceptance import repair_message
 from compaction.shapes.inner import ShapeError
 from compaction.shapes.usage import UsageError, read_usage
 from gateway.conversations.carried_over import with_stored_ids
-from gateway.conversations.histories import KEY_BYTES, as_stored
+from gateway.conversations.histories import KEY_BYTES, replace_nul
 from gateway.conversations.meaning import UNREADABLE, UNREADABLE_ROW, decode_row, system_row_as_user
 from gateway.conversations.put_back import with_results
 from gateway.conversations.recognition import may_go_on, recognize
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from actions.input.turn_bodies import Turn
     from compaction.policy import Policy
     from compaction.shapes.inner import Shape
-    from gateway.answers.reading import Answered
+    from gateway.answers.reading import ReceivedAnswer
     from gateway.conversations.histories import ResentHistory
-    from gateway.conversations.recognition import Recognized
+    from gateway.conversations.recognition import RecognizedPlace
     from gateway.conversations.rewritten import AlignmentScope
     from gateway.conversations.sessions import Session
     from store.hot_path import Appended
@@ -73,14 +73,14 @@ class LostTurnError(Exception):
     """A turn that could not be stored: the client's next request has it."""
 
 
-class Kept(NamedTuple):
+class StoredExchange(NamedTuple):
     """Where a turn was stored."""
 
     conversation_id: UUID
     last_seq: int
 
 
-class Learned(NamedTuple):
+class PendingExchange(NamedTuple):
     """What is kept of a request until its answer has come."""
 
     shape: Shape
@@ -88,7 +88,7 @@ class Learned(NamedTuple):
     """Its rows, those before `first` empty: a long history is not kept in memory while it is answered."""
     first: int
     keys: Sequence[bytes]
-    place: Recognized
+    place: RecognizedPlace
     circle: bytes
     session: Session
     named: UUID | None
@@ -117,44 +117,44 @@ class Learned(NamedTuple):
         return self.named is not None or self.external_id is not None or self.session.name is not None
 
 
-async def learn(
+async def store_exchange(
     caller: Caller,
-    learned: Learned,
-    answered: Answered | None,
-    begun: Callable[[Learned], None] = lambda _: None,
-) -> Kept:
+    learned: PendingExchange,
+    answered: ReceivedAnswer | None,
+    begun: Callable[[PendingExchange], None] = lambda _: None,
+) -> StoredExchange:
     """Store what is new of a request, and its answer; return where. Raises LostTurnError if it cannot be.
 
     `begun` is told the place in a conversation that was begun for it, from which it may be tried again.
     """
     if learned.place.is_pending:
-        learned = await _gone_on(caller, learned)
+        learned = await _relocate(caller, learned)
     elif learned.place.is_new and may_go_on(learned.history, in_session=learned.in_session):
-        learned = await _met(caller, learned)
+        learned = await _match_existing(caller, learned)
     for _ in range(OVERTAKEN):
         was_there = learned.place.is_empty or not learned.place.is_new
         if learned.place.is_new:
-            learned = await _begun(caller, learned)
+            learned = await _create_conversation(caller, learned)
             begun(learned)
         if was_there and learned.model not in {None, learned.place.model}:
-            await _switch(caller, learned)
+            await _switch_model(caller, learned)
         seqs = await _store(caller, learned, answered)
         if seqs is not None:
-            await _note(caller, learned, seqs, answered)
-            return Kept(learned.place.conversation_id, seqs[-1] if seqs else learned.place.last_seq)
+            await _record_place(caller, learned, seqs, answered)
+            return StoredExchange(learned.place.conversation_id, seqs[-1] if seqs else learned.place.last_seq)
         # Another turn came first. What now stands there may be what this one was going to bring.
-        learned = await _gone_on(caller, learned)
+        learned = await _relocate(caller, learned)
     raise LostTurnError("overtaken again and again")
 
 
-async def is_stored(caller: Caller, learned: Learned) -> bool:
+async def is_stored(caller: Caller, learned: PendingExchange) -> bool:
     """Return whether the rows of a request are stored, with this request or with a later one of its client."""
     key = learned.keys[-1]
     pool, tenant_id = caller.services.pool, caller.tenant_id
     return await stored.is_noted(pool, tenant_id, [key, _key_of_rewritten(key)])
 
 
-async def _gone_on(caller: Caller, learned: Learned) -> Learned:
+async def _relocate(caller: Caller, learned: PendingExchange) -> PendingExchange:
     """Return a request with its place as it is now. Raises LostTurnError where it goes on from nothing any more."""
     # A name tells only before anything is stored of it.
     named = (learned.named, learned.external_id) if learned.place.is_pending and not learned.first else (None, None)
@@ -180,7 +180,7 @@ async def _gone_on(caller: Caller, learned: Learned) -> Learned:
     return learned._replace(place=place)
 
 
-async def _met(caller: Caller, learned: Learned) -> Learned:
+async def _match_existing(caller: Caller, learned: PendingExchange) -> PendingExchange:
     """Return a request that went on from nothing, with the place that it has where the same came at once.
 
     Raises LostTurnError where that is stored with its answer.
@@ -194,7 +194,7 @@ async def _met(caller: Caller, learned: Learned) -> Learned:
     return learned._replace(place=place)
 
 
-async def _begun(caller: Caller, learned: Learned) -> Learned:
+async def _create_conversation(caller: Caller, learned: PendingExchange) -> PendingExchange:
     """Make the conversation of a history that is new."""
     session, place = learned.session, learned.place
     about = {"client": session.client, "session": session.name, "shape": learned.shape}
@@ -231,7 +231,7 @@ def _tools_of(history: ResentHistory) -> Any:
     return None
 
 
-async def _switch(caller: Caller, learned: Learned) -> None:
+async def _switch_model(caller: Caller, learned: PendingExchange) -> None:
     """Have a conversation go on with the model that it is sent to now, whose window and prices are others."""
     try:
         await change_conversation(caller, learned.place.conversation_id, ConversationPatch(model=learned.model))
@@ -253,17 +253,19 @@ async def store_rows(
     return appended
 
 
-async def _store(caller: Caller, learned: Learned, answered: Answered | None) -> list[int] | None:
+async def _store(caller: Caller, learned: PendingExchange, answered: ReceivedAnswer | None) -> list[int] | None:
     """Store what is new; return its seqs, those of the answer last, None where another turn came first."""
     place = learned.place
     new = ROW_BYTES * (len(learned.history.rows) - place.matched)
     rows = await run_aside(new, _rows_to_store, learned)
     rows[:1] = [every for row in rows[:1] for every in with_results(learned.shape, row, place.results)]
     every = [*rows, *(answered.rows if answered is not None else ())]
-    parts = _parts(every)
+    parts = _split_rows(every)
     if not parts and place.replace_from is None:
         return []
-    undated = await run_aside(new, _said_before, learned.shape, rows) if not place.matched and not place.next_seq else 0
+    undated = (
+        await run_aside(new, _count_older_rows, learned.shape, rows) if not place.matched and not place.next_seq else 0
+    )
     now = datetime.now(UTC)
     seqs: list[int] = []
     expected, replace_from = place.next_seq, place.replace_from
@@ -303,12 +305,12 @@ async def _store(caller: Caller, learned: Learned, answered: Answered | None) ->
     return seqs
 
 
-def _rows_to_store(learned: Learned) -> list[bytes]:
+def _rows_to_store(learned: PendingExchange) -> list[bytes]:
     place = learned.place
     return [with_stored_ids(row, place.stored_ids) for row in learned.history.rows[place.matched :]]
 
 
-def _said_before(shape: Shape, rows: Sequence[bytes]) -> int:
+def _count_older_rows(shape: Shape, rows: Sequence[bytes]) -> int:
     """Return how many rows of a history that is stored for the first time were said before its newest request."""
     for place in range(len(rows) - 1, -1, -1):
         with suppress(ShapeError, *UNREADABLE):
@@ -326,7 +328,7 @@ def _is_usage(shape: Shape, usage: Any) -> bool:
     return bool(usage)
 
 
-def _parts(rows: Sequence[bytes]) -> list[list[bytes]]:
+def _split_rows(rows: Sequence[bytes]) -> list[list[bytes]]:
     """Return rows in turns of TURN_ROWS and TURN_BYTES at most, a larger row in one of its own."""
     parts: list[list[bytes]] = []
     size = 0
@@ -379,7 +381,7 @@ async def _append(
 
 def _read_rows(fields: dict[str, Any], rows: Sequence[bytes], policy: Policy, strict: StrictJson) -> tuple[bytes, Turn]:
     """Return the body of a turn with rows, and the turn in it. Raises RequestError for what cannot be stored."""
-    messages = [_stored_form(fields["shape"], as_stored(row)) for row in rows]
+    messages = [_stored_form(fields["shape"], replace_nul(row)) for row in rows]
     body = _encode({**fields, "messages": [msgspec.Raw(row) for row in messages]})
     return body, read_turn(body, policy, strict)
 
@@ -401,16 +403,16 @@ def _readable_rows(shape: Shape, rows: Sequence[bytes], policy: Policy, strict: 
     for row in rows:
         is_ambiguous = False
         try:
-            stored_row = _stored_form(shape, as_stored(row))
+            stored_row = _stored_form(shape, replace_nul(row))
             if not _can_be_read(shape, stored_row, policy, strict):
                 is_ambiguous = True
-                stored_row = _stored_form(shape, as_stored(_encode(_value(row))))
+                stored_row = _stored_form(shape, replace_nul(_encode(_value(row))))
             is_readable = _can_be_read(shape, stored_row, policy, strict)
         except (RequestError, ShapeError, *UNREADABLE):
             is_readable = False
         unreadable += not is_readable
         ambiguous += is_readable and is_ambiguous
-        every.append(stored_row if is_readable else _in_place_of(row))
+        every.append(stored_row if is_readable else _placeholder_message(row))
     return _ReadableRows(every, unreadable, ambiguous)
 
 
@@ -422,7 +424,7 @@ def _can_be_read(shape: Shape, row: bytes, policy: Policy, strict: StrictJson) -
     return True
 
 
-def _in_place_of(row: bytes) -> bytes:
+def _placeholder_message(row: bytes) -> bytes:
     """Return the message that is stored in the place of a row that cannot be read."""
     try:
         value = _value(row)
@@ -465,7 +467,9 @@ def _is_call(block: Any) -> bool:
     return isinstance(block, dict) and block.get("type") == "tool_use"
 
 
-async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered: Answered | None) -> None:
+async def _record_place(
+    caller: Caller, learned: PendingExchange, seqs: Sequence[int], answered: ReceivedAnswer | None
+) -> None:
     place, new = learned.place, len(learned.history.rows) - learned.place.matched
     before = len(place.results) if learned.shape != "messages" and new else 0
     own, said = seqs[before : before + new], seqs[before + new :]
@@ -499,7 +503,7 @@ async def _note(caller: Caller, learned: Learned, seqs: Sequence[int], answered:
     )
 
 
-def _noted_key(place: Recognized, key: bytes) -> bytes:
+def _noted_key(place: RecognizedPlace, key: bytes) -> bytes:
     """Return the key that a message is noted by.
 
     Keys of a history that its client has rewritten stand for other words than are stored: by them nothing is found.

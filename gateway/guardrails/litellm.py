@@ -31,7 +31,7 @@ from store.gateway import originals
 
 if TYPE_CHECKING:
     from actions.caller import Caller
-    from gateway.conversations.turns import Learned
+    from gateway.conversations.turns import PendingExchange
     from gateway.request.relay import AnswerWriter
 
 log = structlog.get_logger()
@@ -143,7 +143,7 @@ class GuardrailRequest(AnsweredRequest):
             headers[b"x-litellm-trace-id"] = asked.litellm_trace_id.encode(errors="replace")
         return headers
 
-    async def _keep(self, caller: Caller, learned: Learned, asked: _Asked) -> None:
+    async def _keep(self, caller: Caller, learned: PendingExchange, asked: _Asked) -> None:
         """Store what was asked, and what the answer to it will be known by."""
         kept = await store(self._services, caller, learned, None)
         key = _key_of_call(asked)

@@ -1,4 +1,4 @@
-"""What a model asked of recall, answered from the store: whatever goes wrong is a result that says so."""
+"""Answers a model's calls of recall from the store. A failure becomes a result that explains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actions.types.recall import RecallIn
 from compaction.recall.framing import frame_passages, frame_passages_with_past
 from compaction.recall.references import of_range
 from gateway.recalls.calls import AnsweredCall
-from gateway.recalls.lineage import past_of
+from gateway.recalls.lineage import find_past
 from runtime import ids
 from runtime.errors import RequestError
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from actions.caller import Caller
     from actions.recall import Recalled
     from gateway.recalls.calls import RecallCall
-    from gateway.recalls.lineage import Asker, Past
+    from gateway.recalls.lineage import EarlierConversation, RecallSource
 
 log = structlog.get_logger()
 
 MOST_CALLS: Final = 16
-"""Calls that are looked up of those that a model makes side by side; what they bring back is sent to the provider."""
+"""Parallel calls of a model that are answered. Their results are sent to the provider."""
 SECONDS: Final = 5.0
-"""Seconds for one call; a pattern takes two at most."""
+"""Timeout of one call, in seconds. A pattern search takes two at most."""
 _IN_VIEW: Final = "Nothing of this conversation is out of view."
 _AWAY: Final = "Recall can't be had just now. Answer with what you have."
 TOO_MANY: Final = "That was asked often enough within one answer. Answer with what you have."
@@ -41,40 +41,40 @@ BROKEN_OFF: Final = "The answer was broken off before this was looked up."
 _ELSEWHERE: Final = re.compile(r"\s*\[?(?P<conversation>conv_\w+)\s?[:/]\s?(?P<place>.*)", re.DOTALL)
 
 
-async def answer(caller: Caller, asker: Asker, calls: Sequence[RecallCall]) -> list[AnsweredCall]:
-    """Answer calls of the tool, one after the other, the first MOST_CALLS by what is looked up. It never raises."""
-    looked_up = [await _answer(caller, asker, call) for call in calls[:MOST_CALLS]]
-    return [*looked_up, *answer_without(calls[MOST_CALLS:], TOO_MANY)]
+async def answer_calls(caller: Caller, asker: RecallSource, calls: Sequence[RecallCall]) -> list[AnsweredCall]:
+    """Answer calls of the tool in order, the first MOST_CALLS of them from the store. Never raises."""
+    looked_up = [await _answer_call(caller, asker, call) for call in calls[:MOST_CALLS]]
+    return [*looked_up, *answer_with_error(calls[MOST_CALLS:], TOO_MANY)]
 
 
-def answer_without(calls: Sequence[RecallCall], why: str) -> list[AnsweredCall]:
-    """Answer calls of the tool with why they are not looked up."""
+def answer_with_error(calls: Sequence[RecallCall], why: str) -> list[AnsweredCall]:
+    """Answer calls of the tool with the reason why they are not executed."""
     return [AnsweredCall(call.id, why, is_error=True) for call in calls]
 
 
-async def _answer(caller: Caller, asker: Asker, call: RecallCall) -> AnsweredCall:
-    # By way of JSON, so that it is held to what the body of a recall request is held to.
+async def _answer_call(caller: Caller, asker: RecallSource, call: RecallCall) -> AnsweredCall:
+    # Decoded from JSON, so that the rules for the body of a recall request apply.
     body = msgspec.json.encode(call.asked)
     try:
         async with asyncio.timeout(SECONDS):
             wanted = read(body, RecallIn, caller.services.strict)
-            past = await past_of(caller, asker)
-            text = await _recalled(caller, asker, past, wanted)
+            past = await find_past(caller, asker)
+            text = await _recall(caller, asker, past, wanted)
     except RequestError as problem:
         at = f" (at {problem.pointer})" if problem.pointer else ""
         return AnsweredCall(call.id, f"{problem.detail}{at}", is_error=True)
-    except Exception as error:  # noqa: BLE001 - the database is away, or whatever else: the request is not held up by it
+    except Exception as error:  # noqa: BLE001 - any failure, such as an unreachable database, must not fail the request
         log.warning("gateway.not_recalled", why=type(error).__name__)
         return AnsweredCall(call.id, _AWAY, is_error=True)
     return AnsweredCall(call.id, text, is_error=False)
 
 
-async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: RecallIn) -> str:
-    """Return what is recalled of a conversation and of what it went on from. Raises RequestError."""
+async def _recall(caller: Caller, asker: RecallSource, past: Sequence[EarlierConversation], wanted: RecallIn) -> str:
+    """Return the result for a conversation and the conversations that it continues. Raises RequestError."""
     if wanted.ref is not None:
-        return await _of_place(caller, asker, past, wanted, wanted.ref)
+        return await _recall_place(caller, asker, past, wanted, wanted.ref)
     share = msgspec.structs.replace(wanted, max_tokens=max(1, wanted.max_tokens // (1 + len(past))))
-    own = await _own(caller, asker, msgspec.structs.replace(share, through_seq=max(0, asker.through_seq)))
+    own = await _recall_own(caller, asker, msgspec.structs.replace(share, through_seq=max(0, asker.through_seq)))
     if not past:
         return frame_passages(own.packed) if own is not None else _IN_VIEW
     earlier = []
@@ -87,13 +87,15 @@ async def _recalled(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
     return frame_passages_with_past(own.packed if own is not None else None, earlier)
 
 
-async def _own(caller: Caller, asker: Asker, wanted: RecallIn) -> Recalled | None:
-    """Return what is recalled of the conversation itself, None where nothing of it is stored."""
+async def _recall_own(caller: Caller, asker: RecallSource, wanted: RecallIn) -> Recalled | None:
+    """Return the result for the conversation itself, or None if it is not stored."""
     return await look_up(caller, asker.conversation_id, wanted, for_model=True) if asker.through_seq >= 0 else None
 
 
-async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: RecallIn, ref: str) -> str:
-    """Return a place: the conversation's own, else one that stands in what it went on from."""
+async def _recall_place(
+    caller: Caller, asker: RecallSource, past: Sequence[EarlierConversation], wanted: RecallIn, ref: str
+) -> str:
+    """Return a place of the conversation, or else of a conversation that it continues."""
     elsewhere = _ELSEWHERE.fullmatch(ref)
     named = ids.parse("conv", elsewhere["conversation"]) if elsewhere is not None else None
     place = elsewhere["place"] if elsewhere is not None else ref
@@ -107,7 +109,7 @@ async def _of_place(caller: Caller, asker: Asker, past: Sequence[Past], wanted: 
                 raise nothing
             last = min(reference.last, asker.through_seq)
             within = of_range(reference.first, last) if last < reference.last else place
-            own = await _own(caller, asker, msgspec.structs.replace(wanted, ref=within))
+            own = await _recall_own(caller, asker, msgspec.structs.replace(wanted, ref=within))
         except RequestError as error:
             problem = error
         else:

@@ -1,4 +1,4 @@
-"""The recall tool in requests and answers of each shape: declared, called, answered."""
+"""The recall tool in requests and answers of each shape: its declaration, calls and results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.conversations.histories import ResentHistory
 
 _FIELDS: Final = frozenset({"query", "ref", "pattern", "offset"})
-"""What the tool's definition has a model give."""
+"""Fields of the tool's definition."""
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 _DEFINITIONS: Final[Mapping[Shape, bytes]] = {
@@ -24,7 +24,7 @@ _DEFINITIONS: Final[Mapping[Shape, bytes]] = {
     "chat": _encode(definition("chat")),
     "responses": _encode(definition("responses")),
 }
-"""The same bytes in every request, after the client's own tools: what is before them stays in the prompt cache."""
+"""The same bytes in every request, after the client's tools, so that the tools before them stay in the prompt cache."""
 
 
 class RecallCall(NamedTuple):
@@ -35,40 +35,40 @@ class RecallCall(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it asks, for people."""
+        """The call in words, for people."""
         return str(next((self.asked[name] for name in ("query", "ref", "pattern") if name in self.asked), ""))
 
 
 class AnsweredCall(NamedTuple):
-    """A call with the text that the model is given for it."""
+    """A call with its result's text."""
 
     id: str
     text: str
     is_error: bool
 
 
-def declared(history: ResentHistory) -> ResentHistory | None:
-    """Return a request that declares the tool, None for one that cannot, or has one of that name itself."""
+def declare_tool(history: ResentHistory) -> ResentHistory | None:
+    """Return the request with the tool declared, or None if it cannot be, or declares a tool of that name itself."""
     fields = history.fields
     if history.shape == "chat" and ("functions" in fields or bytes(fields.get("n", b"1")) not in {b"1", b"null"}):
         return None
     tools = bytes(fields.get("tools", b"null")).strip()
     if tools == b"null" or (tools.startswith(b"[") and not tools[1:-1].strip()):
         every = b"[" + _DEFINITIONS[history.shape] + b"]"
-    elif not tools.startswith(b"[") or _has_its_own(tools):
+    elif not tools.startswith(b"[") or _declares_other_recall(tools):
         return None
     else:
         every = tools[:-1] + b"," + _DEFINITIONS[history.shape] + b"]"
     return history._replace(fields={**fields, "tools": msgspec.Raw(every)})
 
 
-def _has_its_own(tools: bytes) -> bool:
+def _declares_other_recall(tools: bytes) -> bool:
     if f'"{NAME}"'.encode() not in tools:
         return False
     try:
         every = _value(tools)
     except UNREADABLE:
-        # What cannot be read here is left as it is.
+        # Tools that cannot be decoded stay unchanged.
         return True
     return any(isinstance(tool, dict) and NAME in (tool.get("name"), _function(tool).get("name")) for tool in every)
 
@@ -79,7 +79,7 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_recall(shape: Shape, part: Mapping[str, Any]) -> bool:
-    """Tell whether a block, a call of Chat Completions or an item is a call of the tool."""
+    """Return whether a block, a call of Chat Completions or an item is a call of the tool."""
     match shape:
         case "messages":
             return part.get("type") == "tool_use" and part.get("name") == NAME
@@ -89,17 +89,21 @@ def is_recall(shape: Shape, part: Mapping[str, Any]) -> bool:
 
 
 def calls_in(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> list[RecallCall]:
-    """Return the calls of the tool in what a model answered."""
+    """Return the calls of the tool in a model's answer."""
     if shape == "responses":
-        return [RecallCall(str(row["call_id"]), _asked(row.get("arguments"))) for row in rows if is_recall(shape, row)]
+        return [
+            RecallCall(str(row["call_id"]), _parse_arguments(row.get("arguments")))
+            for row in rows
+            if is_recall(shape, row)
+        ]
     name = "content" if shape == "messages" else "tool_calls"
     every = [part for row in rows for part in row.get(name) or () if isinstance(part, dict) and is_recall(shape, part)]
     if shape == "messages":
-        return [RecallCall(str(part["id"]), _asked(part.get("input"))) for part in every]
-    return [RecallCall(str(part["id"]), _asked(part["function"].get("arguments"))) for part in every]
+        return [RecallCall(str(part["id"]), _parse_arguments(part.get("input"))) for part in every]
+    return [RecallCall(str(part["id"]), _parse_arguments(part["function"].get("arguments"))) for part in every]
 
 
-def results(shape: Shape, answered: Sequence[AnsweredCall]) -> list[dict[str, Any]]:
+def tool_results(shape: Shape, answered: Sequence[AnsweredCall]) -> list[dict[str, Any]]:
     """Return the results of calls: blocks of the Messages API, rows of the other shapes."""
     match shape:
         case "messages":
@@ -115,11 +119,11 @@ def results(shape: Shape, answered: Sequence[AnsweredCall]) -> list[dict[str, An
 
 def result_rows(shape: Shape, answered: Sequence[AnsweredCall]) -> list[dict[str, Any]]:
     """Return the results of calls as rows of a history."""
-    every = results(shape, answered)
+    every = tool_results(shape, answered)
     return [{"role": "user", "content": every}] if shape == "messages" else every
 
 
-def _asked(arguments: Any) -> dict[str, Any]:
+def _parse_arguments(arguments: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = _value(arguments)

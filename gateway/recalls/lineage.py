@@ -1,8 +1,8 @@
-"""Conversations that one goes on from after its client has shortened it: what was said there may be recalled.
+"""Conversations that another one continues after its client shortened it, and whose messages may be recalled.
 
-Conversations of a session are noted as branches of each other for many reasons: subagents and requests for titles have
-nothing to do with what was said beside them. One whose client has compacted it begins with the model's own answer to
-that: where an answer of the earlier one stands in the first messages of the later, what came before it is its past.
+Conversations of a session are stored as branches of each other for many reasons. Subagents and requests for titles have
+nothing to do with the others. A conversation whose client compacted it begins with the model's summary: if the first
+messages of the later one contain an answer of the earlier one, the messages before that answer are its past.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from compaction.messages import blocks, tool_use_ids
 from compaction.shapes.inner import ShapeError
-from gateway.conversations.histories import circle_of
+from gateway.conversations.histories import scope_key
 from gateway.conversations.meaning import UNREADABLE, decode_row
 from store.gateway import lineage as stored
 from store.gateway.lineage import MOST_BYTES, MOST_OPENING
@@ -29,30 +29,29 @@ if TYPE_CHECKING:
 
     from actions.caller import Caller
     from compaction.shapes.inner import Shape
-    from gateway.conversations.turns import Learned
+    from gateway.conversations.turns import PendingExchange
     from store.gateway.lineage import Branch, EncodedMessage
 
 MOST_STEPS: Final = 8
-"""Branches that are gone back."""
+"""Branches that are followed back."""
 LEAST_CHARS: Final = 80
-"""Of an answer that stands in another conversation as a whole; shorter ones are said anywhere."""
+"""Least characters of an answer that must be quoted as a whole. Shorter ones may occur by chance."""
 LEAST_QUOTED_CHARS: Final = 300
-"""Of its lines where not all of it does: clients take out what the model thought before its summary."""
+"""Least characters of quoted lines, if not all are: clients remove the model's reasoning before its summary."""
 _LINE_CHARS: Final = 40
 MOST_SEARCHED_CHARS: Final = 200_000_000
-"""Characters in which lines are looked for in one comparison, some tenths of a second: 4,000 lines in an opening of
-50,000 characters. Few lines are looked for that are not there."""
+"""Characters searched in one comparison, some tenths of a second: 4,000 lines in an opening of 50,000 characters."""
 _value: Final = msgspec.json.Decoder().decode
 
 
-class Past(NamedTuple):
-    """A conversation, and the last of its messages that the later one goes on from."""
+class EarlierConversation(NamedTuple):
+    """A conversation, and the last of its messages that the later one continues."""
 
     conversation_id: UUID
     through_seq: int
 
 
-class Said(NamedTuple):
+class DecodedMessage(NamedTuple):
     """A message in the inner form."""
 
     seq: int
@@ -60,80 +59,82 @@ class Said(NamedTuple):
 
 
 @dataclass
-class Asker:
-    """The conversation in which a model recalls; of one that is not stored yet, what tells where it goes on from."""
+class RecallSource:
+    """The conversation in which a model recalls, or the request of one that is not stored yet."""
 
     conversation_id: UUID
     through_seq: int
-    """Of the last message that the request goes on from; what else is there it puts something in the place of, or it is
-    another client's who began with the same words. -1 for none."""
+    """Seq of the last message that the request continues, or -1. Later ones are replaced by it, or belong to another
+    client that began with the same words."""
     is_new: bool
     branch_of: UUID | None
     circle: bytes
     in_session: bool
     is_nobodys: bool
-    """Whether neither a session nor a user is said, so that the circle is everybody's who says nothing."""
+    """Whether the request names neither a session nor a user, so that it shares a scope with all such requests."""
     named: UUID | None
-    """The conversation that the request names by its id."""
+    """The conversation that the request names by id."""
     shape: Shape
     rows: Sequence[bytes]
-    """Its first ones."""
-    past: Sequence[Past] | None = None
-    """What it goes on from, once somebody asked."""
+    """First rows of the request."""
+    past: Sequence[EarlierConversation] | None = None
+    """The conversations that it continues, once they were looked up."""
 
 
-def asker_of(learned: Learned) -> Asker:
-    """Return who recalls within the answer to a request."""
+def recall_source(learned: PendingExchange) -> RecallSource:
+    """Return the conversation for calls of recall in the answer to a request."""
     place = learned.place
-    return Asker(
+    return RecallSource(
         place.conversation_id,
         -1 if place.is_new else place.last_seq,
         place.is_new,
         place.branch_of,
         learned.circle,
         learned.session.name is not None or learned.external_id is not None,
-        learned.circle == circle_of(learned.shape, session=None, user=None),
+        learned.circle == scope_key(learned.shape, session=None, user=None),
         learned.named,
         learned.shape,
         [row for row in learned.history.rows[:MOST_OPENING] if len(row) <= MOST_BYTES] if place.is_new else (),
     )
 
 
-async def past_of(caller: Caller, asker: Asker) -> Sequence[Past]:
-    """Return what a conversation goes on from, the newest first: all calls within an answer have the same."""
+async def find_past(caller: Caller, asker: RecallSource) -> Sequence[EarlierConversation]:
+    """Return the conversations that one continues, the newest first. All calls within an answer share the result."""
     if asker.past is None:
-        asker.past = await _past_of(caller, asker)
+        asker.past = await _walk_branches(caller, asker)
     return asker.past
 
 
-async def _past_of(caller: Caller, asker: Asker) -> list[Past]:
-    """Go back from one branch to the next. Texts are read and compared in a thread, with no transaction open."""
-    every: list[Past] = []
-    branch, beginning = await caller.run(_beginning, asker)
+async def _walk_branches(caller: Caller, asker: RecallSource) -> list[EarlierConversation]:
+    """Follow branches back. Texts are compared in a thread, without an open transaction."""
+    every: list[EarlierConversation] = []
+    branch, beginning = await caller.run(_read_beginning, asker)
     opening = None
     for _ in range(MOST_STEPS):
         if branch is None or (asker.is_nobodys and branch.parent != asker.named):
             break
         if opening is None:
             opening = await asyncio.to_thread(_opening, asker, beginning)
-        step = await caller.run(_step, branch)
-        through = await asyncio.to_thread(_through, opening, step.answers)
+        step = await caller.run(_read_branch, branch)
+        through = await asyncio.to_thread(_find_quoted, opening, step.answers)
         if through is not None:
-            every.append(Past(branch.parent, through))
-            opening = await asyncio.to_thread(_read, step.opening)
+            every.append(EarlierConversation(branch.parent, through))
+            opening = await asyncio.to_thread(_decode_rows, step.opening)
         branch = step.branch
     return every
 
 
-class _Step(NamedTuple):
-    """What there is of a conversation that another may go on from."""
+class _BranchRows(NamedTuple):
+    """The parts of a conversation that another one may continue."""
 
     answers: Sequence[EncodedMessage]
     opening: Sequence[EncodedMessage]
     branch: Branch | None
 
 
-def _beginning(connection: Connection, tenant_id: UUID, asker: Asker) -> tuple[Branch | None, Sequence[EncodedMessage]]:
+def _read_beginning(
+    connection: Connection, tenant_id: UUID, asker: RecallSource
+) -> tuple[Branch | None, Sequence[EncodedMessage]]:
     if asker.is_new:
         in_session = asker.in_session
         return stored.branch_of_new(connection, tenant_id, asker.circle, asker.branch_of, in_session=in_session), ()
@@ -141,43 +142,43 @@ def _beginning(connection: Connection, tenant_id: UUID, asker: Asker) -> tuple[B
     return branch, stored.opening(connection, tenant_id, asker.conversation_id) if branch is not None else ()
 
 
-def _step(connection: Connection, tenant_id: UUID, branch: Branch) -> _Step:
-    return _Step(
+def _read_branch(connection: Connection, tenant_id: UUID, branch: Branch) -> _BranchRows:
+    return _BranchRows(
         stored.answers(connection, tenant_id, branch.parent, branch.began),
         stored.opening(connection, tenant_id, branch.parent),
         stored.branch(connection, tenant_id, branch.parent),
     )
 
 
-def _opening(asker: Asker, beginning: Sequence[EncodedMessage]) -> list[Said]:
-    """Return the first messages of who asks: those that are stored, or else those of the request."""
-    every = _read(beginning)
+def _opening(asker: RecallSource, beginning: Sequence[EncodedMessage]) -> list[DecodedMessage]:
+    """Return the first messages of the conversation: stored ones, or else those of the request."""
+    every = _decode_rows(beginning)
     for seq, row in enumerate(asker.rows):
         try:
-            every.append(Said(seq, decode_row(asker.shape, _value(row)).content))
+            every.append(DecodedMessage(seq, decode_row(asker.shape, _value(row)).content))
         except (ShapeError, *UNREADABLE):
             continue
     return every
 
 
-def _through(opening: Sequence[Said], answers: Sequence[EncodedMessage]) -> int | None:
-    return quoted_in(opening, _read(answers))
+def _find_quoted(opening: Sequence[DecodedMessage], answers: Sequence[EncodedMessage]) -> int | None:
+    return oldest_quoted_seq(opening, _decode_rows(answers))
 
 
-def _read(rows: Sequence[EncodedMessage]) -> list[Said]:
-    return [Said(row.seq, _value(row.content)) for row in rows]
+def _decode_rows(rows: Sequence[EncodedMessage]) -> list[DecodedMessage]:
+    return [DecodedMessage(row.seq, _value(row.content)) for row in rows]
 
 
-def quoted_in(opening: Sequence[Said], answers: Sequence[Said]) -> int | None:
-    """Return the seq of the oldest of these answers that stands in an opening, None where none does.
+def oldest_quoted_seq(opening: Sequence[DecodedMessage], answers: Sequence[DecodedMessage]) -> int | None:
+    """Return the seq of the oldest answer that an opening quotes, or None.
 
-    Answers that both have in the same place do not count: these are branches of one beginning, with all of it. None
-    too where the texts are so long and alike that not all could be looked for.
+    Answers at the same place in both do not count: these are branches of one beginning. The result is None, too, if the
+    texts are too long and similar to compare all of them.
     """
-    shared = {(said.seq, _text(said.content)) for said in opening}
-    whole = _Whole(" ".join(_text(said.content) for said in opening))
+    shared = {(said.seq, _normalized_text(said.content)) for said in opening}
+    whole = _SearchableText(" ".join(_normalized_text(said.content) for said in opening))
     for said in sorted(answers, key=lambda said: said.seq):
-        if tool_use_ids(said.content) or (said.seq, _text(said.content)) in shared:
+        if tool_use_ids(said.content) or (said.seq, _normalized_text(said.content)) in shared:
             continue
         if whole.quotes(said.content):
             return said.seq
@@ -186,8 +187,8 @@ def quoted_in(opening: Sequence[Said], answers: Sequence[Said]) -> int | None:
     return None
 
 
-class _Whole:
-    """The text of an opening, in which other texts are looked for."""
+class _SearchableText:
+    """The text of an opening, in which other texts are searched."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -197,16 +198,16 @@ class _Whole:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no more may be looked for."""
+        """Whether the limit of searched characters is reached."""
         return self._left <= 0
 
     def quotes(self, content: Any) -> bool:
-        """Tell whether it has all of a message, or enough of its lines."""
-        text = _text(content)
+        """Return whether the text contains a whole message, or enough of its lines."""
+        text = _normalized_text(content)
         if len(text) >= LEAST_CHARS and text in self._text:
             return True
         chars = 0
-        for line in _said(content).splitlines():
+        for line in _plain_text(content).splitlines():
             words = line.split()
             text = " ".join(words)
             if len(text) >= _LINE_CHARS and self._has(text, words):
@@ -216,7 +217,7 @@ class _Whole:
         return False
 
     def _has(self, text: str, words: Sequence[str]) -> bool:
-        # Where the first and the last word may be parts of longer ones, those between are words here too.
+        # The first and the last word may be parts of longer ones; those between must match whole words.
         inner = words[1:-1]
         if self.is_exhausted or not self._pairs.issuperset(pairwise(inner)):
             return False
@@ -224,10 +225,10 @@ class _Whole:
         return text in self._text
 
 
-def _text(content: Any) -> str:
-    """Return what is said, with spaces alone between its words: clients indent and wrap."""
-    return " ".join(_said(content).split())
+def _normalized_text(content: Any) -> str:
+    """Return the text of a message with single spaces between words, because clients indent and wrap."""
+    return " ".join(_plain_text(content).split())
 
 
-def _said(content: Any) -> str:
+def _plain_text(content: Any) -> str:
     return "\n".join(str(block.get("text") or "") for block in blocks(content) if block.get("type") == "text")

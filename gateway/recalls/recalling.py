@@ -1,4 +1,4 @@
-"""An answer whose calls of recall are answered here: the model is asked again with what it recalled, and goes on."""
+"""Runs recall rounds within one answer: calls of recall are answered here, and the model is asked again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 import structlog
 
 from gateway.answers.events import EventSplitter, TooManyLinesError
-from gateway.answers.reading import LAST, MOST_BYTES, Answered, decompressor
+from gateway.answers.reading import LAST, MOST_BYTES, ReceivedAnswer, decompressor
 from gateway.conversations.histories import LISTS
 from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.recognition import says_nothing
 from gateway.doors import DoorError, error_body
 from gateway.providers.answers import CutOffError, encoding_of, read_within
-from gateway.recalls.asking import TOO_MANY, answer_without
+from gateway.recalls.asking import TOO_MANY, answer_with_error
 from gateway.recalls.calls import calls_in, result_rows
 from gateway.recalls.splice_chat import ChatSplice
 from gateway.recalls.splice_messages import MessagesSplice
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MOST_ROUNDS: Final = 4
-"""Times that a model may recall within one answer; then it is told to answer with what it has, and asked once more."""
+"""Recall rounds within one answer. After them the model is asked once more, to answer with what it has."""
 _OK: Final = 200
 _SPLICES: Final[Mapping[Shape, Callable[[], Splice]]] = {
     "messages": MessagesSplice,
@@ -46,10 +46,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class RecallingAnswer:
-    """What a client is shown of an answer, and what is to be stored of it.
+    """The answer as shown to the client and as stored.
 
-    `ask` sends a request on to the provider, `recall` answers calls of the tool. What is not understood passes as it
-    comes, and is not stored.
+    `ask` sends a request to the provider, `recall` answers calls of the tool. An answer that cannot be decoded passes
+    unchanged and is not stored.
     """
 
     def __init__(
@@ -68,28 +68,28 @@ class RecallingAnswer:
         self._as_thinking = as_thinking
         self._splice = _SPLICES[shape]()
         self._rows: list[Any] = []
-        """Of the rounds before, with what was recalled."""
+        """Rows of earlier rounds, with recalled text."""
         self._size = 0
-        """Bytes that were read, and those that were written beyond them."""
+        """Bytes read, and bytes written in addition."""
         self._is_readable = True
         self._is_closed = False
         self.is_complete = False
 
     async def stream(self, response: ProviderAnswer) -> AsyncGenerator[bytes]:
-        """Yield what the client gets of a stream, and of those that follow; raise what reading from a provider does."""
+        """Yield the client's bytes of a stream and of the streams that follow. Raises the errors of reading."""
         current: ProviderAnswer | None = response
         try:
             while current is not None:
                 events = EventSplitter()
                 async for chunk in _read_pieces(current):
-                    if piece := self._take(events, chunk):
+                    if piece := self._rewrite_chunk(events, chunk):
                         yield piece
                 if rest := events.end():
                     yield rest
                 current.close()
                 current = None
                 if self._is_readable and self._splice.goes_on:
-                    piece, current = await self._next()
+                    piece, current = await self._next_stream()
                     if piece:
                         yield piece
         finally:
@@ -97,34 +97,34 @@ class RecallingAnswer:
                 current.close()
 
     async def whole(self, response: ProviderAnswer) -> tuple[ReadAnswer, bytes | None]:
-        """Return the last answer of the provider, and the body that the client gets in place of its own, if any.
+        """Return the provider's last answer, and the body that replaces it for the client, if any.
 
-        Raises DoorError, and what reading from the provider does.
+        Raises DoorError and the errors of reading.
         """
-        last, body = await _read(response)
+        last, body = await _read_body(response)
         words = ""
-        while self._understands(body, words) and self._splice.goes_on:
-            words, following = await self._go_on()
+        while self._read_whole(body, words) and self._splice.goes_on:
+            words, following = await self._start_round()
             if following is None:
                 break
-            last, body = await _read(following)
+            last, body = await _read_body(following)
             if last.status != _OK:
                 self._is_readable = False
         self.is_complete = True
         if not self._is_readable or not (self._splice.round or self._splice.hidden):
             return last, None
-        return last, _encode(self._splice.together())
+        return last, _encode(self._splice.combined_body())
 
-    def _understands(self, body: bytes, words: str) -> bool:
+    def _read_whole(self, body: bytes, words: str) -> bool:
         if self._is_readable:
             try:
-                self._splice.whole(_value(body), words)
-            except Exception as error:  # noqa: BLE001 - whatever a provider sends, the client has it
-                self._not_read(error)
+                self._splice.add_whole(_value(body), words)
+            except Exception as error:  # noqa: BLE001 - the client gets the provider's bytes in any case
+                self._log_unreadable(error)
         return self._is_readable
 
-    def end(self) -> Answered | None:
-        """Return what was answered, None for what was not understood."""
+    def end(self) -> ReceivedAnswer | None:
+        """Return the received answer, or None if it could not be decoded."""
         splice = self._splice
         if not self._is_readable:
             return None
@@ -134,18 +134,18 @@ class RecallingAnswer:
             return None
         is_whole = splice.said.is_whole and (self._is_closed or not splice.goes_on)
         if not splice.round and not splice.hidden:
-            return Answered([_encode(row) for row in rows], splice.said.usage, is_whole)
+            return ReceivedAnswer([_encode(row) for row in rows], splice.said.usage, is_whole)
         if not visible:
-            # The client cannot send again what it has not seen.
-            return Answered([], None, is_whole)
+            # The client cannot resend rows that it has not seen.
+            return ReceivedAnswer([], None, is_whole)
         while rows and not splice.hidden and says_nothing(self._shape, rows[-1]):
-            # Reasoning that nothing follows, which no provider takes, and few clients send again.
+            # Reasoning without a following item, which providers refuse and few clients resend.
             rows.pop()
         every = [*self._rows, *rows]
         results: list[Any] = []
         if self._shape == "messages" and not rows:
             results = every.pop()["content"]
-        return Answered(
+        return ReceivedAnswer(
             [_encode(row) for row in every],
             splice.said.usage,
             is_whole,
@@ -155,27 +155,27 @@ class RecallingAnswer:
             splice.response_ids,
         )
 
-    def _take(self, events: EventSplitter, chunk: bytes) -> bytes:
+    def _rewrite_chunk(self, events: EventSplitter, chunk: bytes) -> bytes:
         if not self._is_readable:
             return chunk
         self._size += len(chunk)
         try:
-            piece = b"".join(map(self._shown, events.take(chunk)))
+            piece = b"".join(map(self._rewrite_event, events.take(chunk)))
         except TooManyLinesError as error:
-            self._not_read(error)
+            self._log_unreadable(error)
             piece = b""
         if self._size > MOST_BYTES or not self._is_readable:
             self._is_readable = False
             piece += events.end()
         return piece
 
-    def _shown(self, event: StreamEvent) -> bytes:
+    def _rewrite_event(self, event: StreamEvent) -> bytes:
         if not self._is_readable:
             return event.raw
         try:
-            piece = self._splice.event(event)
+            piece = self._splice.process_event(event)
         except Exception as error:  # noqa: BLE001 - as above
-            self._not_read(error)
+            self._log_unreadable(error)
             return event.raw
         self._size += max(0, len(piece) - len(event.raw))
         if self._size > MOST_BYTES:
@@ -184,55 +184,55 @@ class RecallingAnswer:
         self.is_complete = self.is_complete or (is_last and not self._splice.goes_on)
         return piece
 
-    def _not_read(self, error: Exception) -> None:
+    def _log_unreadable(self, error: Exception) -> None:
         log.info("gateway.not_read", error=type(error).__name__)
         self._is_readable = False
 
-    async def _go_on(self) -> tuple[str, ProviderAnswer | None]:
-        """Answer what was called; return it in words, and what the model says to it, None if it is not asked again."""
+    async def _start_round(self) -> tuple[str, ProviderAnswer | None]:
+        """Answer the calls. Return them in words, and the model's next response, or None if it is not asked again."""
         splice = self._splice
         if splice.round > MOST_ROUNDS:
             self._is_closed = True
             return "", None
         rows = splice.said.rows()
         calls = calls_in(self._shape, rows)
-        answered = await self._recall(calls) if splice.round < MOST_ROUNDS else answer_without(calls, TOO_MANY)
+        answered = await self._recall(calls) if splice.round < MOST_ROUNDS else answer_with_error(calls, TOO_MANY)
         more = [*rows, *result_rows(self._shape, answered)]
         words = "\n".join(f"Recall: {call.words}" for call in calls) + "\n" if self._as_thinking else ""
         self._rows += more
         splice.next_round()
-        self._body = _with_more(self._shape, self._body, more)
+        self._body = _append_rows(self._shape, self._body, more)
         return words, await self._ask(self._body)
 
-    async def _next(self) -> tuple[bytes, ProviderAnswer | None]:
-        """Return what the client gets before the next stream, and that stream; None where it has come to its end."""
+    async def _next_stream(self) -> tuple[bytes, ProviderAnswer | None]:
+        """Return the client's bytes before the next stream, and that stream, or None at the end."""
         try:
-            words, following = await self._go_on()
+            words, following = await self._start_round()
         except DoorError as error:
             self.is_complete = True
             refusal = error_body(self._shape, error.status, error.detail, error.code)
-            return self._splice.failed(_value(refusal)), None
-        piece = self._splice.thinks(words) if words else b""
+            return self._splice.error_event(_value(refusal)), None
+        piece = self._splice.thinking_events(words) if words else b""
         if following is None or following.status != _OK:
-            return piece + await self._end_of(following), None
+            return piece + await self._closing_events(following), None
         return piece, following
 
-    async def _end_of(self, refusal: ProviderAnswer | None) -> bytes:
-        """Return how a stream ends that cannot go on."""
+    async def _closing_events(self, refusal: ProviderAnswer | None) -> bytes:
+        """Return the end of a stream that cannot continue."""
         self.is_complete = True
         if refusal is None:
-            return self._splice.close()
-        answer, body = await _read(refusal)
+            return self._splice.closing_events()
+        answer, body = await _read_body(refusal)
         answer.close()
         try:
             error = _value(body)
         except UNREADABLE:
             error = None
-        return self._splice.failed(error)
+        return self._splice.error_event(error)
 
 
-def _with_more(shape: Shape, body: bytes, rows: Sequence[Any]) -> bytes:
-    """Return a request with rows at the end of its own."""
+def _append_rows(shape: Shape, body: bytes, rows: Sequence[Any]) -> bytes:
+    """Return a request with rows appended to its own."""
     fields = _fields(body)
     name = LISTS[shape]
     own = bytes(fields[name])
@@ -243,7 +243,7 @@ def _with_more(shape: Shape, body: bytes, rows: Sequence[Any]) -> bytes:
 
 
 async def _read_pieces(response: ProviderAnswer) -> AsyncIterator[bytes]:
-    """Yield a stream as it reads; raise CutOffError where it is not in its encoding."""
+    """Yield a decoded stream. Raises CutOffError if it is not in its encoding."""
     decompress = decompressor(encoding_of(response))
     async for chunk in response.pieces():
         try:
@@ -252,8 +252,8 @@ async def _read_pieces(response: ProviderAnswer) -> AsyncIterator[bytes]:
             raise CutOffError(str(error)) from None
 
 
-async def _read(response: ProviderAnswer) -> tuple[ReadAnswer, bytes]:
-    """Read a body; return it with what it reads as: nothing where it is not in its encoding, or too long."""
+async def _read_body(response: ProviderAnswer) -> tuple[ReadAnswer, bytes]:
+    """Return a body and its parsed answer, which is empty if the body is too long or not in its encoding."""
     answer = await read_within(response, MOST_BYTES)
     decompress = decompressor(encoding_of(response))
     try:

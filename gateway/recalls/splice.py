@@ -1,4 +1,4 @@
-"""One answer out of several: a model that recalled is asked again, and its client sees one answer without the calls."""
+"""Joins the answers of several recall rounds into one, without the calls of recall."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from store.gateway.histories import ResponseIds
 
 
-def summed(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the usage of two calls together: counts are added, what is none is the later one's."""
+def sum_usage(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the usage of two calls together. Counts are added; other values are the later call's."""
     total = dict(one or {})
     for name, count in (other or {}).items():
         before = total.get(name)
         if isinstance(count, dict):
-            total[name] = summed(before if isinstance(before, dict) else None, count)
+            total[name] = sum_usage(before if isinstance(before, dict) else None, count)
         elif isinstance(count, int | float) and not isinstance(count, bool) and isinstance(before, int | float):
             total[name] = before + count
         elif count is not None or name not in total:
@@ -28,10 +28,10 @@ def summed(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> di
 
 
 class Splice(ABC):
-    """What a client is shown of the answers to one request.
+    """The client's view of the answers to one request.
 
-    Each answer is a round. A part of it that is a call of recall is hidden, the places of the others follow on those
-    before them. An answer that has such calls and none for the client does not end: the next round goes on.
+    Each answer is a round. Calls of recall are hidden, and other parts continue the places of earlier rounds. An answer
+    with calls of recall and no calls for the client does not end: the next round continues it.
     """
 
     answer: ClassVar[type[AnswerOfShape]]
@@ -39,67 +39,67 @@ class Splice(ABC):
     def __init__(self) -> None:
         self.round = 0
         self.said: AnswerOfShape = self.answer()
-        """What the model said in this round."""
+        """The model's rows of this round."""
         self.shown: AnswerOfShape = self.answer()
-        """What the client was shown in all of them."""
+        """Rows shown to the client in all rounds."""
         self.usage: dict[str, Any] = {}
-        """Of the rounds before this one."""
+        """Usage of earlier rounds."""
         self.hidden: set[int] = set()
-        """Places of this round's parts that the client is not shown."""
+        """Places of this round's hidden parts."""
         self.places: dict[int, int] = {}
-        """Where the client has the others."""
+        """The client's places of the other parts."""
         self.next_place = 0
         self.has_own_calls = False
-        """Whether this round calls what the client has to answer."""
+        """Whether this round has calls for the client."""
         self.goes_on = False
-        """Whether this round ended with calls of recall alone."""
+        """Whether this round ended with calls of recall only."""
 
     def next_round(self) -> None:
-        """Begin with what the model answers to what it recalled."""
-        self.usage = summed(self.usage, self.said.usage)
+        """Start the round after recall."""
+        self.usage = sum_usage(self.usage, self.said.usage)
         self.said = self.answer()
         self.round += 1
         self.hidden, self.places = set(), {}
         self.has_own_calls = self.goes_on = False
 
     def place_of(self, place: int) -> int:
-        """Return where the client has a part of this round."""
+        """Return the client's place of a part of this round."""
         if place not in self.places:
             self.places[place] = self.next_place
             self.next_place += 1
         return self.places[place]
 
-    def event(self, event: StreamEvent) -> bytes:
-        """Return what the client gets of an event: itself, where nothing of it changes."""
+    def process_event(self, event: StreamEvent) -> bytes:
+        """Return the client's bytes of an event, which are its own if nothing changes."""
         if event.value is None:
             return b"" if event.is_done and self.goes_on else event.raw
-        return self.changed(event, event.value)
+        return self.rewrite_event(event, event.value)
 
     @property
     def response_ids(self) -> ResponseIds | None:
-        """By which client and provider have the answer; None where nobody goes on from that."""
+        """The ids of the answer for the client and the provider, or None if it cannot be continued by id."""
         return None
 
     @abstractmethod
-    def changed(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
-        """Return what the client gets of an event."""
+    def rewrite_event(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
+        """Return the client's bytes of an event."""
 
     @abstractmethod
-    def thinks(self, words: str) -> bytes:
-        """Return events by which the client sees what was recalled as thinking."""
+    def thinking_events(self, words: str) -> bytes:
+        """Return events that show recalled text as thinking."""
 
     @abstractmethod
-    def close(self) -> bytes:
-        """Return the events that end an answer which was to go on, and will not."""
+    def closing_events(self) -> bytes:
+        """Return the events that end an answer without a next round."""
 
     @abstractmethod
-    def failed(self, body: Any) -> bytes:
-        """Return the event that ends an answer whose provider refused to go on; `body` is its error."""
+    def error_event(self, body: Any) -> bytes:
+        """Return the event that ends an answer after a refusal of the provider, whose error is `body`."""
 
     @abstractmethod
-    def whole(self, body: dict[str, Any], words: str = "") -> None:
-        """Take an answer that came in one piece, and before it what was recalled, if that is shown as thinking."""
+    def add_whole(self, body: dict[str, Any], words: str = "") -> None:
+        """Add an answer without a stream, after recalled text if that is shown as thinking."""
 
     @abstractmethod
-    def together(self) -> dict[str, Any]:
-        """Return the pieces as one answer."""
+    def combined_body(self) -> dict[str, Any]:
+        """Return all rounds as one answer."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.answers.chat import ChatAnswer
-from gateway.answers.events import DONE, written
+from gateway.answers.events import DONE, encode_event
 from gateway.recalls.calls import is_recall
-from gateway.recalls.splice import Splice, summed
+from gateway.recalls.splice import Splice, sum_usage
 
 if TYPE_CHECKING:
     from gateway.answers.events import StreamEvent
 
 _ENDS_WITH_CALLS: Final = frozenset({"tool_calls", "stop", "function_call"})
-"""How an answer with calls ends; some servers do not tell it from one without."""
+"""Finish reasons of an answer with calls. Some servers use that of an answer without."""
 _BETWEEN: Final = "\n\n"
-"""Between texts of two answers, which are one string to the client."""
+"""Separates the texts of two rounds, which are one string for the client."""
 
 
 class ChatSplice(Splice):
@@ -34,16 +34,16 @@ class ChatSplice(Splice):
         self._has_text = False
 
     def next_round(self) -> None:
-        """Begin with what the model answers to what it recalled."""
+        """Start the round after recall."""
         super().next_round()
         self._is_between = self._has_text
 
-    def changed(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
-        """Return what the client gets of a chunk."""
+    def rewrite_event(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
+        """Return the client's bytes of a chunk."""
         self.said.event(value)
         choices = value.get("choices") or []
         if not choices:
-            return self._counted(event, value)
+            return self._rewrite_usage(event, value)
         choice = choices[0]
         delta, stop = choice.get("delta") or {}, choice.get("finish_reason")
         visible = self._delta(delta)
@@ -57,27 +57,27 @@ class ChatSplice(Splice):
         if not any(visible.values()) and (is_held or not stop):
             return b""
         choice = {**choice, "delta": visible, "finish_reason": None if is_held else stop}
-        usage = {"usage": summed(self.usage, value["usage"])} if value.get("usage") and not is_held else {}
+        usage = {"usage": sum_usage(self.usage, value["usage"])} if value.get("usage") and not is_held else {}
         return self._show({**value, **usage, "choices": [choice]})
 
-    def thinks(self, words: str) -> bytes:
+    def thinking_events(self, words: str) -> bytes:
         """Return a piece of reasoning."""
         choice = {"index": 0, "delta": {"reasoning_content": words}, "finish_reason": None}
         return self._show({"choices": [choice]})
 
-    def close(self) -> bytes:
+    def closing_events(self) -> bytes:
         """Return the chunks that end an answer."""
-        usage = {"usage": summed(self.usage, self.said.usage)} if self.said.usage else {}
+        usage = {"usage": sum_usage(self.usage, self.said.usage)} if self.said.usage else {}
         choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
         return self._show({"choices": [choice], **usage}) + b"data: " + DONE + b"\n\n"
 
-    def failed(self, body: Any) -> bytes:
+    def error_event(self, body: Any) -> bytes:
         """Return the provider's error as it comes within a stream."""
         error = body.get("error") if isinstance(body, dict) else None
-        return written({"error": error or {"message": "The provider did not go on.", "type": "server_error"}})
+        return encode_event({"error": error or {"message": "The provider did not go on.", "type": "server_error"}})
 
-    def whole(self, body: dict[str, Any], words: str = "") -> None:
-        """Take a completion."""
+    def add_whole(self, body: dict[str, Any], words: str = "") -> None:
+        """Add a completion."""
         self._thoughts += [words] if words else []
         self.said.whole(body)
         self._head, self._last = self._head or body, body
@@ -92,7 +92,7 @@ class ChatSplice(Splice):
         stop = choice.get("finish_reason")
         self.goes_on = bool(self.hidden) and not self.has_own_calls and stop in _ENDS_WITH_CALLS
 
-    def together(self) -> dict[str, Any]:
+    def combined_body(self) -> dict[str, Any]:
         """Return one completion."""
         choice = self._last["choices"][0]
         message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
@@ -100,14 +100,14 @@ class ChatSplice(Splice):
         message |= {"reasoning_content": "".join(self._thoughts)} if self._thoughts else {}
         message |= {"tool_calls": self._calls} if self._calls else {}
         stop = "stop" if self.goes_on else choice.get("finish_reason")
-        usage = summed(self.usage, self.said.usage)
+        usage = sum_usage(self.usage, self.said.usage)
         choices = [{**choice, "message": message, "finish_reason": stop}]
         one = {**self._last, "id": self._head.get("id"), "choices": choices, **({"usage": usage} if usage else {})}
         self.shown.whole(one)
         return one
 
     def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
-        """Return what the client gets of a delta; the same where nothing of it changes."""
+        """Return the client's form of a delta. It is the same object if nothing changes."""
         visible = dict(delta)
         if self.round:
             visible.pop("role", None)
@@ -131,15 +131,15 @@ class ChatSplice(Splice):
                 del visible["tool_calls"]
         return visible
 
-    def _counted(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
+    def _rewrite_usage(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
         if self.goes_on:
             return b""
         if not self.round:
             self.shown.event(value)
             return event.raw
-        return self._show({**value, "usage": summed(self.usage, value.get("usage"))})
+        return self._show({**value, "usage": sum_usage(self.usage, value.get("usage"))})
 
     def _show(self, value: dict[str, Any]) -> bytes:
         value = {**value, **self._head}
         self.shown.event(value)
-        return written(value)
+        return encode_event(value)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.answers.events import written
+from gateway.answers.events import encode_event
 from gateway.answers.messages import MessagesAnswer
 from gateway.recalls.calls import is_recall
-from gateway.recalls.splice import Splice, summed
+from gateway.recalls.splice import Splice, sum_usage
 from gateway.recalls.thoughts import SIGNATURE
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class MessagesSplice(Splice):
         self._content: list[dict[str, Any]] = []
         self._ended: dict[str, Any] = {}
 
-    def changed(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
-        """Return what the client gets of an event."""
+    def rewrite_event(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
+        """Return the client's bytes of an event."""
         self.said.event(value)
         kind, index = value.get("type"), value.get("index")
         if index is not None:
@@ -39,7 +39,7 @@ class MessagesSplice(Splice):
         if self.goes_on or (kind == "message_start" and self.round):
             return b""
         if kind == "message_delta" and self.round:
-            return self._show({**value, "usage": summed(self.usage, self.said.usage)})
+            return self._show({**value, "usage": sum_usage(self.usage, self.said.usage)})
         self.shown.event(value)
         return event.raw
 
@@ -63,7 +63,7 @@ class MessagesSplice(Splice):
         is_called = value["delta"].get("stop_reason") in _CALLED
         self.goes_on = is_called and bool(self.hidden) and not self.has_own_calls
 
-    def thinks(self, words: str) -> bytes:
+    def thinking_events(self, words: str) -> bytes:
         """Return a block of thinking."""
         index = self.next_place
         self.next_place += 1
@@ -73,20 +73,20 @@ class MessagesSplice(Splice):
         start = {"type": "content_block_start", "index": index, "content_block": begun}
         return b"".join(map(self._show, [start, *deltas, {"type": "content_block_stop", "index": index}]))
 
-    def close(self) -> bytes:
+    def closing_events(self) -> bytes:
         """Return the events that end a message."""
-        usage = summed(self.usage, self.said.usage)
+        usage = sum_usage(self.usage, self.said.usage)
         ended = {**self._ended, "delta": {**self._ended["delta"], "stop_reason": "end_turn"}, "usage": usage}
         return self._show(ended) + self._show({"type": "message_stop"})
 
-    def failed(self, body: Any) -> bytes:
+    def error_event(self, body: Any) -> bytes:
         """Return the provider's error as it comes within a stream."""
         error = body.get("error") if isinstance(body, dict) else None
         unknown = {"type": "api_error", "message": "The provider did not go on."}
-        return written({"type": "error", "error": error or unknown}, name="error")
+        return encode_event({"type": "error", "error": error or unknown}, name="error")
 
-    def whole(self, body: dict[str, Any], words: str = "") -> None:
-        """Take a message."""
+    def add_whole(self, body: dict[str, Any], words: str = "") -> None:
+        """Add a message."""
         if words:
             self._content.append({"type": "thinking", "thinking": words, "signature": SIGNATURE})
         self.said.whole(body)
@@ -98,9 +98,9 @@ class MessagesSplice(Splice):
         self.hidden = set(range(len(own), len(every)))
         self.goes_on = bool(self.hidden) and not self.has_own_calls and body.get("stop_reason") in _CALLED
 
-    def together(self) -> dict[str, Any]:
+    def combined_body(self) -> dict[str, Any]:
         """Return one message."""
-        usage = summed(self.usage, self.said.usage)
+        usage = sum_usage(self.usage, self.said.usage)
         stop = {"stop_reason": "end_turn"} if self.goes_on else {}
         one = {**self._last, "id": self._first.get("id"), "content": self._content, "usage": usage, **stop}
         self.shown.whole(one)
@@ -108,4 +108,4 @@ class MessagesSplice(Splice):
 
     def _show(self, value: dict[str, Any]) -> bytes:
         self.shown.event(value)
-        return written(value, name=str(value["type"]))
+        return encode_event(value, name=str(value["type"]))

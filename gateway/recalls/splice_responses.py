@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.answers.events import written
+from gateway.answers.events import encode_event
 from gateway.answers.responses import ResponsesAnswer
 from gateway.recalls.calls import is_recall
-from gateway.recalls.splice import Splice, summed
+from gateway.recalls.splice import Splice, sum_usage
 from gateway.recalls.thoughts import ITEM
 from store.gateway.histories import ResponseIds
 
@@ -27,7 +27,7 @@ _CLIENTS: Final = frozenset(
         "mcp_approval_request",
     }
 )
-"""Items that the client has to answer."""
+"""Kinds of items that the client has to answer."""
 
 
 class ResponsesSplice(Splice):
@@ -39,18 +39,18 @@ class ResponsesSplice(Splice):
         super().__init__()
         self._id: Any = None
         self._items: list[Any] = []
-        """Shown in the rounds before this one."""
+        """Items shown in earlier rounds."""
         self._last: dict[str, Any] = {}
         self._sequence = 0
 
     @property
     def response_ids(self) -> ResponseIds | None:
-        """By which client and provider have the answer."""
+        """The ids of the answer for the client and the provider."""
         last = self._last.get("id")
         return ResponseIds(self._id, last) if isinstance(self._id, str) and isinstance(last, str) else None
 
-    def changed(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
-        """Return what the client gets of an event."""
+    def rewrite_event(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
+        """Return the client's bytes of an event."""
         self.said.event(value)
         kind = str(value.get("type"))
         if kind in _BEGINS:
@@ -72,11 +72,11 @@ class ResponsesSplice(Splice):
             return b""
         return self._show(event, {**value, "output_index": self.place_of(index)})
 
-    def thinks(self, words: str) -> bytes:
+    def thinking_events(self, words: str) -> bytes:
         """Return an item of reasoning."""
         index = self.next_place
         self.next_place += 1
-        item = self._thought(words)
+        item = self._reasoning_item(words)
         self._items.append(item)
         at = {"item_id": item["id"], "output_index": index, "summary_index": 0}
         part = item["summary"][0]
@@ -90,11 +90,11 @@ class ResponsesSplice(Splice):
         ]
         return b"".join(self._show(None, event) for event in events)
 
-    def close(self) -> bytes:
+    def closing_events(self) -> bytes:
         """Return the event that ends a response."""
-        return self._show(None, {"type": "response.completed", "response": self.together()})
+        return self._show(None, {"type": "response.completed", "response": self.combined_body()})
 
-    def failed(self, body: Any) -> bytes:
+    def error_event(self, body: Any) -> bytes:
         """Return the provider's error as it comes within a stream."""
         error = body.get("error") if isinstance(body, dict) else None
         given = error if isinstance(error, dict) else {}
@@ -106,23 +106,23 @@ class ResponsesSplice(Splice):
         }
         return self._show(None, event)
 
-    def whole(self, body: dict[str, Any], words: str = "") -> None:
-        """Take a response."""
-        self._items += [self._thought(words)] if words else []
+    def add_whole(self, body: dict[str, Any], words: str = "") -> None:
+        """Add a response."""
+        self._items += [self._reasoning_item(words)] if words else []
         self.said.whole(body)
         self._id = self._id or body.get("id")
         self._take(body)
 
-    def together(self) -> dict[str, Any]:
+    def combined_body(self) -> dict[str, Any]:
         """Return one response."""
-        usage = summed(self.usage, self.said.usage) or self._last.get("usage")
+        usage = sum_usage(self.usage, self.said.usage) or self._last.get("usage")
         one = {**self._last, "id": self._id, "output": self._items, "usage": usage}
         if one.get("status") not in {"failed", "cancelled"}:
             self.shown.whole(one)
         return one
 
     def _take(self, response: dict[str, Any]) -> None:
-        """Take the response that ends a round."""
+        """Add the response that ends a round."""
         self._last = response
         output = response.get("output") or []
         own = [item for item in output if not is_recall("responses", item)]
@@ -133,15 +133,15 @@ class ResponsesSplice(Splice):
 
     def _end(self, event: StreamEvent, value: dict[str, Any]) -> bytes:
         response = value["response"]
-        # Some providers leave out of the last event what they have said before.
+        # Some providers omit earlier items from the last event.
         self._take({**response, "output": response.get("output") or self.said.rows()})
         if self.goes_on:
             return b""
         if not self.round and not self.hidden:
             return self._show(event, value)
-        return self._show(None, {**value, "response": self.together()})
+        return self._show(None, {**value, "response": self.combined_body()})
 
-    def _thought(self, words: str) -> dict[str, Any]:
+    def _reasoning_item(self, words: str) -> dict[str, Any]:
         part = {"type": "summary_text", "text": words}
         return {"id": f"{ITEM}{self._id}_{self.round}", "type": "reasoning", "summary": [part]}
 
@@ -152,10 +152,10 @@ class ResponsesSplice(Splice):
             self.shown.event(changed)
         if event is not None and changed == event.value:
             return event.raw
-        return written(changed, name=str(changed["type"]))
+        return encode_event(changed, name=str(changed["type"]))
 
     def counts(self, event: StreamEvent | None) -> bool:
-        """Tell whether events have numbers: the provider's do, or those before one of the gateway's did."""
+        """Return whether events are numbered, by the provider or by earlier events of the gateway."""
         self._is_counted = "sequence_number" in event.value if event and event.value else self._is_counted
         return self._is_counted
 

@@ -1,4 +1,4 @@
-"""Thinking that is the gateway's own, by which a client sees what was recalled: left out of what it sends again."""
+"""The gateway's own thinking blocks, which show recalled text and are removed from resent histories."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SIGNATURE: Final = "palimpsest_recall"
-"""Of a block of thinking."""
+"""Signature of a thinking block."""
 ITEM: Final = f"rs_{SIGNATURE}_"
-"""How the id of an item of reasoning begins."""
+"""Prefix of the id of a reasoning item."""
 _MARK: Final = SIGNATURE.encode()
 _value: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def has_thoughts(text: bytes) -> bool:
-    """Tell whether there may be any in a request."""
+    """Return whether a request may contain such blocks."""
     return _MARK in text
 
 
-def without_thoughts(rows: Iterable[bytes]) -> list[bytes]:
-    """Return rows without them: no provider takes a signature that is none of its own."""
-    return [kept for row in rows if (kept := _without(row) if has_thoughts(row) else row) is not None]
+def strip_thoughts(rows: Iterable[bytes]) -> list[bytes]:
+    """Return rows without these blocks, because providers reject foreign signatures."""
+    return [kept for row in rows if (kept := _strip_thoughts(row) if has_thoughts(row) else row) is not None]
 
 
-def _without(row: bytes) -> bytes | None:
+def _strip_thoughts(row: bytes) -> bytes | None:
     value = _value(row)
     if not isinstance(value, dict) or _is_item(value):
         return None if isinstance(value, dict) else row

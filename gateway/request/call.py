@@ -14,9 +14,9 @@ from compaction.pins.pinned import IN_LEDGER, Pin
 from compaction.steps.overflow import MARGIN
 from compaction.steps.refusals import MAX_CHARS, read_refusal
 from gateway.answers.beginnings import AnswerError, read_beginning
-from gateway.answers.reading import Answered
+from gateway.answers.reading import ReceivedAnswer
 from gateway.conversations.recognition import recognize
-from gateway.conversations.turns import LostTurnError, learn
+from gateway.conversations.turns import LostTurnError, store_exchange
 from gateway.providers.answers import encoding_of, read_within
 from gateway.request.recognise import recognise
 from gateway.request.rewrite import rewrite
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from actions.caller import Caller
     from compaction.steps.refusals import Refusal
-    from gateway.conversations.recognition import Recognized
-    from gateway.conversations.turns import Learned
+    from gateway.conversations.recognition import RecognizedPlace
+    from gateway.conversations.turns import PendingExchange
     from gateway.doors import Door
     from gateway.providers.answers import ProviderAnswer
     from gateway.request.values import PlacedRequest
@@ -65,7 +65,7 @@ class CalledRequest(NamedTuple):
     """The smaller context of the request on its way to become the head; its result is the version, None for none."""
 
     @property
-    def learned(self) -> Learned | None:
+    def learned(self) -> PendingExchange | None:
         """The turn that is to be stored."""
         return self.request.learned
 
@@ -160,7 +160,7 @@ class ProviderCall:
             return None
         if tried.learned.place.is_pending:
             await self._services.learning.settled(caller.tenant_id, tried.learned.keys)
-        await learn(caller, tried.learned, Answered([], None, is_whole=True))
+        await store_exchange(caller, tried.learned, ReceivedAnswer([], None, is_whole=True))
         if tried is not refused:
             refusal, fits = _as_placed(refusal, refused, tried)
             if fits:
@@ -255,7 +255,7 @@ def _as_placed(refusal: Refusal, refused: PreparedRequest, placed: PreparedReque
     return refusal._replace(amount=max(amount, refusal.limit + 1), size=len(placed.body)), False
 
 
-async def _with_previewed_head(caller: Caller, place: Recognized, preview: Previewed) -> Recognized:
+async def _with_previewed_head(caller: Caller, place: RecognizedPlace, preview: Previewed) -> RecognizedPlace:
     row: Any = preview.head
     head = Head(row.version, row.covers_through, row.head, row.head_seqs, row.head_tokens, int(row.covered_tokens))
     recalls = place.recalls

@@ -17,7 +17,7 @@ from gateway.conversations.histories import (
 )
 from gateway.conversations.meaning import UNREADABLE
 from gateway.doors import DoorError
-from gateway.recalls.thoughts import has_thoughts, without_thoughts
+from gateway.recalls.thoughts import has_thoughts, strip_thoughts
 from gateway.request.values import ParsedRequest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _parse(services: GatewayServices, door: Door, body: bytes) -> ParsedRequest 
 
 
 def _parse_clean(services: GatewayServices, door: Door, body: bytes) -> ParsedRequest | None:
-    if (known := services.seen.known(door.shape, body)) is not None:
+    if (known := services.seen.find_history(door.shape, body)) is not None:
         return _repair_rows(services, ParsedRequest(body, *known))
     history = read_history(door.shape, body)
     if history is None:
@@ -62,7 +62,7 @@ def _parse_clean(services: GatewayServices, door: Door, body: bytes) -> ParsedRe
     has_own = has_thoughts(body)
     try:
         if has_own:
-            history = history._replace(rows=without_thoughts(history.rows))
+            history = history._replace(rows=strip_thoughts(history.rows))
         links = services.seen.links(door.shape, history.rows)
     except UNREADABLE as error:
         refuse_unreadable(body)
@@ -77,13 +77,13 @@ def _parse_clean(services: GatewayServices, door: Door, body: bytes) -> ParsedRe
 def _repair_rows(services: GatewayServices, parsed: ParsedRequest) -> ParsedRequest:
     """Return a request whose malformed rows are repaired in its body; the originals are stored."""
     history = parsed.history
-    if opaque := services.seen.opaque(history.shape, history.rows):
+    if opaque := services.seen.count_opaque(history.shape, history.rows):
         log.info("gateway.rows_opaque", count=opaque, shape=history.shape)
         history = history._replace(opaque=opaque)
         parsed = parsed._replace(history=history)
-    malformed = services.seen.malformed(history.shape, history.rows)
+    malformed = services.seen.find_malformed(history.shape, history.rows)
     if not malformed:
         return parsed
     history = history._replace(malformed=malformed)
     log.info("gateway.rows_repaired", count=len(malformed), shape=history.shape)
-    return parsed._replace(body=history.with_rows(history.repaired().rows), history=history)
+    return parsed._replace(body=history.with_rows(history.repair_rows().rows), history=history)

@@ -9,14 +9,14 @@ import msgspec
 
 from compaction.media.limits import limits_of
 from compaction.pins.pinned import masked_pins
-from gateway.conversations.histories import BeginningKeys, circle_of
+from gateway.conversations.histories import BeginningKeys, scope_key
 from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.recognition import may_go_on, new_place, pending_place, recognize
 from gateway.conversations.rewritten import AlignmentScope
 from gateway.conversations.sessions import MOST_NAME_CHARS, conversation_name, session_of
-from gateway.conversations.turns import Learned
+from gateway.conversations.turns import PendingExchange
 from gateway.headers import CONVERSATION
-from gateway.recalls.calls import declared
+from gateway.recalls.calls import declare_tool
 from gateway.request.values import PlacedRequest
 from runtime import ids
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from actions.caller import Caller
     from gateway.conversations.histories import ResentHistory
-    from gateway.conversations.recognition import Recognized
+    from gateway.conversations.recognition import RecognizedPlace
     from gateway.conversations.sessions import Session
     from gateway.request.values import ParsedRequest
     from gateway.services import GatewayServices
@@ -62,8 +62,8 @@ async def recognise(
     model = model_of(history)
     policy = caller.principal.policy_of(place.policy, model).policy
     place = place._replace(shown_rules=masked_pins(place.rules, policy))
-    with_tool = declared(history) if policy.gateway_recall else None
-    learned = Learned(
+    with_tool = declare_tool(history) if policy.gateway_recall else None
+    learned = PendingExchange(
         history.shape,
         with_tool or history,
         place.keyed,
@@ -100,7 +100,7 @@ def _collect_clues(
     name = conversation_name(headers.get(CONVERSATION, b""))
     named = ids.parse("conv", name) if name else None
     external_id = name if named is None else None
-    circle = circle_of(history.shape, session=external_id or session.name, user=None if name else session.user)
+    circle = scope_key(history.shape, session=external_id or session.name, user=None if name else session.user)
     in_session = name is not None or session.name is not None
     # A session, a user or the conversation's own name says where a rewritten history may be looked for. A conversation
     # that is named by its id alone has the circle of all who name nothing: it is looked for in that conversation.
@@ -118,7 +118,7 @@ async def _find_place(
     clues: ConversationClues,
     *,
     seconds: float | None,
-) -> Recognized:
+) -> RecognizedPlace:
     services.deadline.require()
     if not may_go_on(history, in_session=clues.in_session):
         return new_place()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.answers.reading import Answered, AnswerReader, decompressor
+from gateway.answers.reading import AnswerReader, ReceivedAnswer, decompressor
 from gateway.bodies import GoneError
 from gateway.conversations.increments import response_key
 from gateway.headers import CODED, OURS, incoming, said
 from gateway.providers.answers import encoding_of
-from gateway.recalls.asking import answer
-from gateway.recalls.lineage import asker_of
+from gateway.recalls.asking import answer_calls
+from gateway.recalls.lineage import recall_source
 from gateway.recalls.recalling import RecallingAnswer
 from gateway.request.store import store_answered
 from runtime.held_bytes import BusyError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from litestar.types import Send
 
     from actions.caller import Caller
-    from gateway.conversations.turns import Learned
+    from gateway.conversations.turns import PendingExchange
     from gateway.doors import Door, Headers
     from gateway.providers.answers import ProviderAnswer
     from gateway.request.call import CalledRequest
@@ -139,7 +139,7 @@ class AnswerRelay:
         if self._response is not None:
             self._response.close()
 
-    def _recall_for(self, request: PreparedRequest, learned: Learned) -> RecallingAnswer | None:
+    def _recall_for(self, request: PreparedRequest, learned: PendingExchange) -> RecallingAnswer | None:
         """Return the part that answers the model's calls of recall; None without a caller."""
         if self._caller is None:
             return None
@@ -149,7 +149,7 @@ class AnswerRelay:
             self._door.shape,
             request.body,
             self._ask,
-            partial(answer, self._caller, asker_of(learned)),
+            partial(answer_calls, self._caller, recall_source(learned)),
             as_thinking=self._services.settings.gateway_recall_as_thinking,
         )
 
@@ -190,7 +190,7 @@ class AnswerRelay:
         self._reader = self._unstored = None
         if reader is None or called is None or called.learned is None or caller is None:
             return
-        answered = reader.end() or Answered([], None, is_whole=is_whole)
+        answered = reader.end() or ReceivedAnswer([], None, is_whole=is_whole)
         if not answered.is_whole:
             self._services.metrics.aborted.inc()
         storing = store_answered(self._services, caller, called, answered)

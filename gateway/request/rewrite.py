@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compaction.media.limits import MediaLimits
     from gateway.contexts import CompactedRequest
     from gateway.conversations.histories import ResentHistory
-    from gateway.conversations.recognition import Recognized
+    from gateway.conversations.recognition import RecognizedPlace
     from gateway.request.values import ParsedRequest, PlacedRequest
 
 log = structlog.get_logger()
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 async def rewrite(placed: PlacedRequest) -> PreparedRequest:
     """Return a request with the head of its conversation; as it came where no head can stand in it."""
     learned, history, place = placed.learned, placed.history, placed.learned.place
-    sendable = whole = history.repaired()
+    sendable = whole = history.repair_rows()
     shorter = None
     try:
         if place.recalls:
@@ -56,7 +56,7 @@ async def rewrite(placed: PlacedRequest) -> PreparedRequest:
 async def leave_out_media(parsed: ParsedRequest, limits: MediaLimits) -> bytes:
     """Return the body of a request whose conversation is unknown, within the model's limits on media."""
     try:
-        shorter = await _shorten(parsed.history.repaired(), new_place(), limits, len(parsed.body))
+        shorter = await _shorten(parsed.history.repair_rows(), new_place(), limits, len(parsed.body))
     except (ShapeError, *UNREADABLE) as error:
         _note_unread(error, None)
         return parsed.body
@@ -64,13 +64,13 @@ async def leave_out_media(parsed: ParsedRequest, limits: MediaLimits) -> bytes:
 
 
 async def _shorten(
-    history: ResentHistory, place: Recognized, limits: MediaLimits, size: int
+    history: ResentHistory, place: RecognizedPlace, limits: MediaLimits, size: int
 ) -> CompactedRequest | None:
     if place.head is not None:
         size += reading_bytes((rule.text for rule in place.rules), size)
     return await run_aside(size, partial(shorten, history, place, limits))
 
 
-def _note_unread(error: Exception, place: Recognized | None) -> None:
+def _note_unread(error: Exception, place: RecognizedPlace | None) -> None:
     # What this service cannot read the provider may.
     log.info("gateway.not_read", error=str(error), conversation=str(place.conversation_id) if place else None)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from gateway.conversations.turns import TURN_ROWS, LostTurnError, is_stored, learn
-from gateway.recalls.asking import BROKEN_OFF, answer, answer_without
-from gateway.recalls.calls import results
-from gateway.recalls.lineage import asker_of
+from gateway.conversations.turns import TURN_ROWS, LostTurnError, is_stored, store_exchange
+from gateway.recalls.asking import BROKEN_OFF, answer_calls, answer_with_error
+from gateway.recalls.calls import tool_results
+from gateway.recalls.lineage import recall_source
 from runtime import ids
 from runtime.errors import RequestError
 
 if TYPE_CHECKING:
     from actions.caller import Caller
-    from gateway.answers.reading import Answered
-    from gateway.conversations.turns import Kept, Learned
+    from gateway.answers.reading import ReceivedAnswer
+    from gateway.conversations.turns import PendingExchange, StoredExchange
     from gateway.request.call import CalledRequest
     from gateway.services import GatewayServices
 
@@ -30,7 +30,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 async def store_answered(
-    services: GatewayServices, caller: Caller, called: CalledRequest, answered: Answered | None
+    services: GatewayServices, caller: Caller, called: CalledRequest, answered: ReceivedAnswer | None
 ) -> None:
     """Store the turn of a request, after the smaller context that was made for it has become the head."""
     learned = called.learned
@@ -45,7 +45,9 @@ async def store_answered(
     await store(services, caller, learned, answered)
 
 
-async def store(services: GatewayServices, caller: Caller, learned: Learned, answered: Answered | None) -> Kept | None:
+async def store(
+    services: GatewayServices, caller: Caller, learned: PendingExchange, answered: ReceivedAnswer | None
+) -> StoredExchange | None:
     """Store a turn and return where, None if it cannot be stored now.
 
     The client's next request usually has such a turn, so that it is counted once that is known.
@@ -55,7 +57,7 @@ async def store(services: GatewayServices, caller: Caller, learned: Learned, ans
     if answered is not None:
         answered = await _with_results(caller, learned, answered)
 
-    def begun(now: Learned) -> None:
+    def begun(now: PendingExchange) -> None:
         # Tried again it is the same turn of the same conversation.
         nonlocal learned
         learned = now
@@ -64,9 +66,9 @@ async def store(services: GatewayServices, caller: Caller, learned: Learned, ans
         try:
             if len(learned.history.rows) - learned.place.matched > TURN_ROWS:
                 async with services.long_turns.turn(caller.tenant_id):
-                    kept = await learn(caller, learned, answered, begun)
+                    kept = await store_exchange(caller, learned, answered, begun)
             else:
-                kept = await learn(caller, learned, answered, begun)
+                kept = await store_exchange(caller, learned, answered, begun)
         except RequestError as error:
             metrics.turns["not_storable"].inc()
             log.info("gateway.not_storable", detail=error.detail, conversation=conversation)
@@ -85,12 +87,12 @@ async def store(services: GatewayServices, caller: Caller, learned: Learned, ans
     return None
 
 
-async def _with_results(caller: Caller, learned: Learned, answered: Answered) -> Answered:
+async def _with_results(caller: Caller, learned: PendingExchange, answered: ReceivedAnswer) -> ReceivedAnswer:
     """Return an answer with the results of the calls of recall that stand in it beside the client's own."""
     if not answered.calls:
         return answered
     if answered.is_whole:
-        done = await answer(caller, asker_of(learned), answered.calls)
+        done = await answer_calls(caller, recall_source(learned), answered.calls)
     else:
-        done = answer_without(answered.calls, BROKEN_OFF)
-    return answered._replace(results=results(learned.shape, done))
+        done = answer_with_error(answered.calls, BROKEN_OFF)
+    return answered._replace(results=tool_results(learned.shape, done))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from actions.overflow import RefusedCall
     from compaction.media.limits import MediaLimits
     from gateway.conversations.histories import ResentHistory
-    from gateway.conversations.recognition import Recognized
-    from gateway.conversations.turns import Learned
+    from gateway.conversations.recognition import RecognizedPlace
+    from gateway.conversations.turns import PendingExchange
 
 
 class ParsedRequest(NamedTuple):
@@ -31,7 +31,7 @@ class PlacedRequest(NamedTuple):
     """A request whose conversation is known, or is to be made."""
 
     body: bytes
-    learned: Learned
+    learned: PendingExchange
     """The turn that is stored when the answer has come."""
     limits: MediaLimits
     """Limits of the model on media."""
@@ -43,7 +43,7 @@ class PlacedRequest(NamedTuple):
         """The whole history, with the recall tool where it is declared."""
         return self.learned.history
 
-    def at(self, place: Recognized) -> PlacedRequest:
+    def at(self, place: RecognizedPlace) -> PlacedRequest:
         """Return the request at another place, as it is found there later."""
         return self._replace(learned=self.learned._replace(place=place, first=place.keyed))
 
@@ -53,7 +53,7 @@ class PreparedRequest(NamedTuple):
 
     body: bytes
     outcome: str
-    learned: Learned | None = None
+    learned: PendingExchange | None = None
     """The turn that is stored when the answer has come; None for nothing."""
     placed: PlacedRequest | None = None
     """The request before it was rewritten, for another try with less; None where nothing is known of it."""

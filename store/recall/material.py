@@ -1,6 +1,6 @@
-"""What a search by words reads of one conversation: what is prepared, and the messages that are not, in one question.
+"""Reads the material of a word search in one query: stored segments, and the messages without any.
 
-A search that asked for each of it by itself took longer to ask than to search.
+Separate queries took longer than the search itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy.types import Uuid
 from compaction.coverage import Coverage
 from compaction.recall.passages import StoredText
 from store.bytes_held import MOST_READ_BYTES, UNASKED_BYTES, announce
-from store.recall.originals import Searched
+from store.recall.originals import SearchedConversation
 from store.tables import SAID_AT, conversations, snapshots
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 class SearchMaterial(NamedTuple):
-    """A conversation as it is searched."""
+    """The searchable material of a conversation."""
 
-    place: Searched
+    place: SearchedConversation
     through: int
-    """The last seq that any segment covers, -1 for none."""
+    """The last seq covered by a segment, or -1."""
     terms: Sequence[bytes]
-    """The segments that have any of the messages asked for, in order."""
+    """The segments with requested messages, in order."""
     superseded: Sequence[int]
-    """Messages with segments that were replaced, since then or before."""
+    """Messages in segments that were superseded."""
     rows: Sequence[StoredText]
-    """Messages that are not prepared, and the one before them for its calls: the newest MOST_READ_BYTES."""
+    """Messages without a segment, after the one before them for its calls: the newest MOST_READ_BYTES."""
     is_whole: bool
-    """Nothing is missing between what is prepared and the rows."""
+    """Whether no message is missing between the segments and the rows."""
 
 
-def material(
+def read_material(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, first: int, last: int
 ) -> SearchMaterial | None:
-    """Return what a search of the messages `first..last` reads, None where there is no such conversation."""
+    """Return the material to search the messages `first..last`, or None if the conversation does not exist."""
     values: dict[str, Any] = {
         "tenant": tenant_id,
         "conversation": conversation_id,
@@ -51,20 +51,20 @@ def material(
         "last": last,
         "bytes": MOST_READ_BYTES,
     }
-    row = _row(connection, values, UNASKED_BYTES)
+    row = _read_row(connection, values, UNASKED_BYTES)
     if row is None:
         return None
     announce(row.bytes)
-    if row.bytes > UNASKED_BYTES and (row := _row(connection, values, _ANY)) is None:
+    if row.bytes > UNASKED_BYTES and (row := _read_row(connection, values, _ANY)) is None:
         return None
     coverage = msgspec.convert(row.coverage or (), Coverage)
-    place = Searched(row.next_seq, row.covers_through, coverage, row.now, row.policy, row.model)
+    place = SearchedConversation(row.next_seq, row.covers_through, coverage, row.now, row.policy, row.model)
     rows = [*map(StoredText, row.seqs or (), row.roles or (), row.contents or (), row.times or ())]
     return SearchMaterial(place, row.through, row.terms or (), row.superseded or (), rows, row.is_whole)
 
 
-def _row(connection: Connection, values: dict[str, Any], unasked: int) -> AnyRow | None:
-    """Return what there is, with all that is read of it where it has at most `unasked` bytes."""
+def _read_row(connection: Connection, values: dict[str, Any], unasked: int) -> AnyRow | None:
+    """Return the row, with texts and segments if they have at most `unasked` bytes."""
     return connection.execute(_MATERIAL, values | {"unasked": unasked}).one_or_none()
 
 

@@ -1,4 +1,4 @@
-"""A user's conversations as recall reads them: the newest, within bounds of their number, messages and bytes."""
+"""A user's conversations for recall: the newest, within limits of conversations, messages and bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.types import Integer, Uuid
 from compaction.coverage import Coverage
 from store.bytes_held import MOST_READ_BYTES, PAGE_BYTES, announce
 from store.conversations.names import SENT_WITH_NAME
-from store.recall.originals import Searched, stored_text
+from store.recall.originals import SearchedConversation, stored_text
 from store.tables import SAID_AT, conversations, snapshots
 
 if TYPE_CHECKING:
@@ -24,51 +24,51 @@ if TYPE_CHECKING:
     from compaction.recall.passages import StoredText
 
 MOST_CONVERSATIONS: Final = 200
-"""Conversations of a user that are searched, the newest."""
+"""Newest conversations of a user that are searched."""
 MOST_MESSAGES: Final = 20_000
-"""Messages of them, the newest conversations' first. With the other bounds measured in docs/recall.md."""
+"""Messages that are searched, those of the newest conversations first. docs/recall.md has the measurements."""
 
 _c, _s = conversations.c, snapshots.c
 
 
 class Stretch(NamedTuple):
-    """What is searched of one conversation."""
+    """The searched part of one conversation."""
 
     conversation_id: UUID
     first: int
     through: int
-    """The last seq that is prepared, -1 for none."""
+    """The last seq covered by a segment, or -1."""
     first_segment: int | None
     first_text: int | None
-    """The first message that is read: not prepared, or the last one that is, for its calls."""
+    """The first message to read: without a segment, or the last one with a segment, for its calls."""
     is_whole: bool
-    """Nothing is missing between what is prepared and what is read."""
+    """Whether no message is missing between the segments and the read messages."""
 
 
 class Stretches(NamedTuple):
-    """A user's conversations, the oldest first; `is_cut` says that something of them is beyond the bounds."""
+    """A user's conversations, the oldest first. `is_cut` is set if some are beyond the limits."""
 
     items: list[Stretch]
     is_cut: bool
 
 
-class Read(NamedTuple):
-    """What was read of them, by conversation."""
+class UserMaterial(NamedTuple):
+    """The material read, by conversation."""
 
     terms: dict[UUID, list[bytes]]
     superseded: dict[UUID, list[int]]
     rows: dict[UUID, list[StoredText]]
-    """Messages that are not prepared."""
+    """Messages without a segment."""
 
 
-def owns(connection: Connection, tenant_id: UUID, user_ref: str, conversation_id: UUID) -> bool:
-    """Tell whether a conversation is this user's."""
+def is_owner(connection: Connection, tenant_id: UUID, user_ref: str, conversation_id: UUID) -> bool:
+    """Return whether a conversation belongs to the user."""
     own = select(_c.id).where(_c.tenant_id == tenant_id, _c.id == conversation_id, _c.user_ref == user_ref)
     return connection.execute(own).first() is not None
 
 
-def stretches(connection: Connection, tenant_id: UUID, user_ref: str, *, prepared: bool) -> Stretches:
-    """Return what is searched of a user's conversations; without `prepared`, all of it by its texts."""
+def find_stretches(connection: Connection, tenant_id: UUID, user_ref: str, *, prepared: bool) -> Stretches:
+    """Return the searched parts of a user's conversations. Without `prepared`, segments are not used."""
     rows = connection.execute(
         _STRETCHES,
         {
@@ -88,8 +88,8 @@ def stretches(connection: Connection, tenant_id: UUID, user_ref: str, *, prepare
     return Stretches(items, any(row.is_cut for row in rows))
 
 
-def read(connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch]) -> Read:
-    """Return what is prepared of stretches, and the messages that are not."""
+def read_material(connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch]) -> UserMaterial:
+    """Return the segments of stretches, and the messages without one."""
     by_segments = [each for each in wanted if each.first_segment is not None]
     by_texts = [each for each in wanted if each.first_text is not None]
     terms: dict[UUID, list[bytes]] = defaultdict(list)
@@ -108,13 +108,13 @@ def read(connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch]) -> 
     }
     for row in connection.execute(_TEXTS, values):
         rows[row.conversation_id].append(stored_text(row))
-    return Read(terms, superseded, rows)
+    return UserMaterial(terms, superseded, rows)
 
 
 def spans_of(
     connection: Connection, tenant_id: UUID, wanted: Sequence[Stretch], ranges: Sequence[tuple[datetime, datetime]]
 ) -> list[tuple[UUID, int, int]]:
-    """Return the ranges of seqs that came in ranges of time, by conversation."""
+    """Return the ranges of seqs within ranges of time, by conversation."""
     values = {
         "tenant": tenant_id,
         "ids": [each.conversation_id for each in wanted],
@@ -127,8 +127,10 @@ def spans_of(
     ]
 
 
-def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID, int]]) -> dict[UUID, list[StoredText]]:
-    """Return messages by conversation and seq, in their order: as many as make PAGE_BYTES, the first ones first."""
+def read_chosen(
+    connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID, int]]
+) -> dict[UUID, list[StoredText]]:
+    """Return messages by conversation and seq, in order: the first ones, up to PAGE_BYTES."""
     values = {"tenant": tenant_id, "ids": [each[0] for each in wanted], "seqs": [each[1] for each in wanted]}
     taken: list[tuple[UUID, int]] = []
     total = 0
@@ -144,8 +146,8 @@ def chosen(connection: Connection, tenant_id: UUID, wanted: Sequence[tuple[UUID,
     return by_conversation
 
 
-def places(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[UUID, Searched]:
-    """Return what the contexts of conversations show as it came."""
+def read_contexts(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[UUID, SearchedConversation]:
+    """Return which messages the contexts of conversations show unchanged."""
     head = and_(_s.tenant_id == _c.tenant_id, _s.conversation_id == _c.id, _s.version == _c.head_version)
     rows = connection.execute(
         select(_c.id, _c.next_seq, _c.covers_through, _c.policy, _c.model, _s.coverage, func.now().label("now"))
@@ -153,7 +155,7 @@ def places(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[
         .where(_c.tenant_id == tenant_id, _c.id.in_(of))
     )
     return {
-        row.id: Searched(
+        row.id: SearchedConversation(
             row.next_seq,
             row.covers_through,
             msgspec.convert(row.coverage or (), Coverage),
@@ -165,19 +167,19 @@ def places(connection: Connection, tenant_id: UUID, of: Sequence[UUID]) -> dict[
     }
 
 
-def now(connection: Connection) -> datetime:
-    """Return the time by the database's clock."""
+def database_now(connection: Connection) -> datetime:
+    """Return the database's current time."""
     return connection.execute(select(func.now())).scalar_one()
 
 
-def _typed(statement: str, *integers: str) -> Any:
-    """Return a statement about the conversations `ids`, with arrays of seqs next to them."""
+def _bind_types(statement: str, *integers: str) -> Any:
+    """Return a statement for the conversations `ids`, with parallel arrays of seqs."""
     arrays = [bindparam(name, type_=ARRAY(Integer)) for name in integers]
     return text(statement).bindparams(bindparam("tenant", type_=Uuid), bindparam("ids", type_=ARRAY(Uuid)), *arrays)
 
 
-# What can be large is bounded before it is read: conversations by their number, and each by the place from which
-# on it is searched. Bytes are summed from the newest conversation's newest message on, prepared or not.
+# Sizes are bounded before anything is read: the number of conversations, and the start of the searched part of each.
+# Bytes are summed from the newest message of the newest conversation, with and without segments.
 _STRETCHES: Final = text("""
     with own as (
         select c.id, c.next_seq, row_number() over newer as place,
@@ -221,7 +223,7 @@ _STRETCHES: Final = text("""
     group by h.id, h.place, h.first, h.through
     order by h.place
 """).bindparams(bindparam("tenant", type_=Uuid))
-_TERMS: Final = _typed(
+_TERMS: Final = _bind_types(
     """
     select s.conversation_id, s.terms
     from unnest(:ids, :seqs) as w (id, seq) join recall_segments as s
@@ -230,7 +232,7 @@ _TERMS: Final = _typed(
     """,
     "seqs",
 )
-_SUPERSEDED: Final = _typed(
+_SUPERSEDED: Final = _bind_types(
     """
     select m.conversation_id, m.seq
     from unnest(:ids, :seqs, :last) as w (id, seq, last) join messages as m
@@ -240,7 +242,7 @@ _SUPERSEDED: Final = _typed(
     "seqs",
     "last",
 )
-_TEXTS: Final = _typed(
+_TEXTS: Final = _bind_types(
     f"""
     select m.conversation_id, m.seq, m.role, m.content::text as content,
         {SAID_AT} as created_at, {SENT_WITH_NAME} as sent
@@ -251,7 +253,7 @@ _TEXTS: Final = _typed(
     """,  # noqa: S608 - constants
     "seqs",
 )
-_SPANS: Final = _typed(
+_SPANS: Final = _bind_types(
     f"""
     select m.conversation_id, min(m.seq) as first, max(m.seq) as last
     from unnest(:ids, :seqs) as w (id, seq) join messages as m
@@ -261,7 +263,7 @@ _SPANS: Final = _typed(
     """,  # noqa: S608 - constants
     "seqs",
 )
-_SIZES: Final = _typed(
+_SIZES: Final = _bind_types(
     """
     select m.conversation_id, m.seq, m.bytes
     from unnest(:ids, :seqs) with ordinality as w (id, seq, place) join messages as m
@@ -271,7 +273,7 @@ _SIZES: Final = _typed(
     """,
     "seqs",
 )
-_CHOSEN: Final = _typed(
+_CHOSEN: Final = _bind_types(
     f"""
     select m.conversation_id, m.seq, m.role, m.content::text as content,
         {SAID_AT} as created_at, {SENT_WITH_NAME} as sent

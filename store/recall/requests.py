@@ -1,4 +1,4 @@
-"""What was asked back: written down, listed, and added up to what compaction should have kept."""
+"""Recorded recalls: insert and list them, and sum up which messages compaction should have kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Kind = Literal["query", "ref", "pattern"]
 Origin = Literal["api", "console"]
 
 LOOKED_THROUGH: Final = 10_000
-"""Newest rows that figures are made of: of one conversation, or of one tenant."""
+"""Newest rows that figures are computed from, of one conversation or tenant."""
 WANTED_AT_MOST: Final = 20
 _REGRETS_AT_MOST: Final = 50
 
@@ -34,51 +34,53 @@ _q = recall_requests.c
 
 
 class Question(NamedTuple):
-    """What was asked, and by which door."""
+    """A recall request and the API that received it."""
 
     kind: Kind
     words: str
     origin: Origin
     of_user: bool = False
-    """Whether all conversations of a user were asked."""
+    """Whether all conversations of a user were searched."""
 
 
-class Given(NamedTuple):
-    """What one conversation gave back."""
+class RecalledPassages(NamedTuple):
+    """Passages returned from one conversation."""
 
     conversation_id: UUID
     refs: Sequence[str]
     seqs: Sequence[int]
-    """The messages of these passages."""
+    """Messages of these passages."""
     left: dict[int, Departure]
-    """How those of them that the context does not show had left it."""
+    """Departures of those messages that the context does not show."""
     searched: int
     tokens: int
 
 
 class Regret(NamedTuple):
-    """Messages that were asked back of the API after a step had taken them out of the context."""
+    """Messages that were recalled through the API after a step had removed them from the context."""
 
     step: str
     strategy: str | None
-    """What was asked for by hand; None for the ladder."""
+    """The operation of a manual run, or None for the ladder."""
     policy: dict[str, Any]
-    """What was in force for the run."""
+    """The policy of the run."""
     messages: int
     recalls: int
 
 
 class Figures(NamedTuple):
-    """What a tenant has asked back in some days."""
+    """Recall figures of a tenant over some days."""
 
     totals: AnyRow
     regrets: list[Regret]
     conversations: Sequence[AnyRow]
-    """Those of which most was asked back that had left the context."""
+    """Conversations with the most recalls of messages that had left the context."""
 
 
-def left(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Collection[int]) -> dict[int, Departure]:
-    """Return how messages had left the context."""
+def departures_of(
+    connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: Collection[int]
+) -> dict[int, Departure]:
+    """Return how messages left the context."""
     if not seqs:
         return {}
     chain = snapshots.chain(connection, tenant_id, conversation_id)
@@ -86,13 +88,13 @@ def left(connection: Connection, tenant_id: UUID, conversation_id: UUID, seqs: C
     return find_departures(seqs, links)
 
 
-def add(connection: Connection, who: Operator, asked: Question, given: Sequence[Given]) -> None:
-    """Write down a recall, a row for each conversation.
+def insert_recalls(connection: Connection, who: Operator, asked: Question, given: Sequence[RecalledPassages]) -> None:
+    """Insert a recall, one row for each conversation.
 
-    Raises the database's error where one of them was erased meanwhile: nothing is written then.
+    Raises the database's error if one of them was erased meanwhile. Then nothing is inserted.
     """
     rows = []
-    # In the order in which an erasure of all of them locks conversations.
+    # In the order in which an erasure locks conversations.
     for each in sorted(given):
         ways = [each.left.get(seq) for seq in each.seqs]
         rows.append(
@@ -116,7 +118,7 @@ def add(connection: Connection, who: Operator, asked: Question, given: Sequence[
         connection.execute(insert(recall_requests), rows)
 
 
-def page(
+def list_page(
     connection: Connection,
     tenant_id: UUID,
     conversation_id: UUID,
@@ -135,18 +137,18 @@ def page(
     return connection.execute(query.order_by(_q.id.desc()).limit(limit)).all()
 
 
-def wanted(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sequence[AnyRow]:
-    """Return the messages that were asked back most, with how often the context did not show them."""
+def most_recalled(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> Sequence[AnyRow]:
+    """Return the most recalled messages, with the number of recalls that the context could not serve."""
     return connection.execute(_WANTED, _of_conversation(tenant_id, conversation_id)).all()
 
 
-def regrets(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[Regret]:
-    """Return what was asked back of what had left a conversation's context, by what had taken it out."""
+def list_regrets(connection: Connection, tenant_id: UUID, conversation_id: UUID) -> list[Regret]:
+    """Return the recalled messages that had left a conversation's context, by the step that removed them."""
     return _regrets(connection, _OF_CONVERSATION, _of_conversation(tenant_id, conversation_id))
 
 
-def figures(connection: Connection, tenant_id: UUID, days: int) -> Figures:
-    """Return what a tenant has asked back in the last `days` days (UTC), today among them."""
+def read_figures(connection: Connection, tenant_id: UUID, days: int) -> Figures:
+    """Return a tenant's recall figures of the last `days` days (UTC), including today."""
     values = {"tenant": tenant_id, "days": days, "rows": LOOKED_THROUGH}
     return Figures(
         connection.execute(_TOTALS, values).one(),
@@ -155,8 +157,8 @@ def figures(connection: Connection, tenant_id: UUID, days: int) -> Figures:
     )
 
 
-def expire(connection: Connection, seconds: float, limit: int) -> int:
-    """Remove what was asked more than `seconds` ago; return how many rows went."""
+def delete_expired(connection: Connection, seconds: float, limit: int) -> int:
+    """Delete recalls older than `seconds`. Return the number of deleted rows."""
     return expire_rows(connection, "recall_requests", seconds, limit)
 
 
@@ -170,7 +172,7 @@ def _regrets(connection: Connection, rows: str, values: dict[str, Any]) -> list[
     return [Regret(row.step, row.strategy, row.policy or {}, row.messages, row.recalls) for row in rows_read]
 
 
-# What people look up in the console tells nothing of what a model missed.
+# Searches in the console do not show that a model missed anything.
 _OF_CONVERSATION: Final = """
     select q.* from recall_requests as q
     where q.tenant_id = :tenant and q.conversation_id = :conversation and q.origin = 'api'

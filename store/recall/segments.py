@@ -1,4 +1,4 @@
-"""Segments as they are stored: without gaps from a conversation's beginning on."""
+"""Stored segments, which cover a conversation from its beginning without gaps."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _s = recall_segments.c
 
 
 def prepared_through(connection: Connection, conversation_id: UUID) -> int:
-    """Return the last seq that a segment covers, -1 for none."""
+    """Return the last seq covered by a segment, or -1."""
     last = connection.scalar(select(func.max(_s.last_seq)).where(_s.conversation_id == conversation_id))
     return -1 if last is None else int(last)
 
 
-def store(
+def insert_segments(
     connection: Connection, tenant_id: UUID, conversation_id: UUID, through: int, segments: Sequence[Segment]
 ) -> None:
-    """Store segments of the messages after `through`; those that somebody else has stored meanwhile stay.
+    """Insert segments of the messages after `through`. Segments of another process stay.
 
     Raises the problem of an erased conversation, which has none.
     """

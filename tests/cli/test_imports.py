@@ -319,9 +319,9 @@ def test_imported_ids_sort_by_the_times_of_the_old_ones(desk: Desk) -> None:
 def test_what_was_asked_back_is_exported_and_stays_behind(desk: Desk) -> None:
     tracked = long_conversation(desk)
     who = Operator(desk.product.tenant_id, ids.new_id(), ids.new_id())
-    back = requests.Given(tracked.id, ["m0-m1"], [0, 1], {1: Departure("trim", str(ids.new_id()), 1)}, 2, 9)
+    back = requests.RecalledPassages(tracked.id, ["m0-m1"], [0, 1], {1: Departure("trim", str(ids.new_id()), 1)}, 2, 9)
     with desk.product.database.transaction(desk.product.tenant_id) as connection:
-        requests.add(connection, who, requests.Question("pattern", "okapi|bongo", "api"), [back])
+        requests.insert_recalls(connection, who, requests.Question("pattern", "okapi|bongo", "api"), [back])
     data = exported(desk.product, tracked.id)
     (line,) = (json.loads(each) for each in data.splitlines() if json.loads(each)["type"] == "recall")
     assert (line["asked"], line["refs"], line["left_by"]) == ("okapi|bongo", ["m0-m1"], [None, "trim"])

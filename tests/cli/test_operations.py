@@ -144,10 +144,10 @@ def test_stats_add_up(chat: Chat, database_url: str) -> None:
         ([], [], {}),
     ]
     for refs, seqs, of in answers:
-        given = requests.Given(conversation, refs, seqs, of, 7, 9)
+        given = requests.RecalledPassages(conversation, refs, seqs, of, 7, 9)
         with chat.database.transaction(chat.tenant_id) as connection:
             asked = who._replace(request_id=ids.new_id())
-            requests.add(connection, asked, requests.Question("query", "what?", "api"), [given])
+            requests.insert_recalls(connection, asked, requests.Question("query", "what?", "api"), [given])
     other = make_tenant(database_url, "rival")
     with Chat(chat.settings, other.id) as rival:
         summarized(rival)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversations.histories import LISTS, NotJsonError, RowDigests, chain, read_history
+from gateway.conversations.histories import LISTS, NotJsonError, RowDigests, chain_digests, read_history
 from gateway.conversations.meaning import UNREADABLE
 from gateway.conversations.seen import SeenHistories
 
@@ -50,10 +50,10 @@ def written(
 
 def read(seen: SeenHistories, shape: Shape, body: bytes) -> None:
     """Hold what is known of a body to what reading all of it says, and remember it."""
-    known = seen.known(shape, body)
+    known = seen.find_history(shape, body)
     try:
         history = read_history(shape, body)
-        links = chain(history.rows, RowDigests(), history.shape) if history is not None else []
+        links = chain_digests(history.rows, RowDigests(), history.shape) if history is not None else []
     except (NotJsonError, *UNREADABLE):
         history = None
     if history is None:
@@ -98,7 +98,7 @@ def test_history_that_goes_on_is_known() -> None:
     rows: list[Any] = [{"role": "user", "content": f"{number} {WORDS}"} for number in range(6)]
     for number in range(40):
         body = json.dumps({"model": f"m{number}", "messages": rows, "tools": [WORDS * number]}).encode()
-        assert (seen.known("messages", body) is not None) == (number > 0)
+        assert (seen.find_history("messages", body) is not None) == (number > 0)
         read(seen, "messages", body)
         rows = [*rows, {"role": "assistant", "content": "yes"}, {"role": "user", "content": f"{number} {WORDS}"}]
 
@@ -109,8 +109,8 @@ def test_end_of_a_list_is_read_whoever_knows_its_beginning(end: bytes) -> None:
     rows = [{"role": "user", "content": f"{number} {WORDS}"} for number in range(6)]
     body = json.dumps({"messages": rows}).encode()
     read(seen, "messages", body)
-    assert seen.known("messages", body) is not None
-    assert seen.known("messages", body.replace(b"]}", end + b"}")) is None
+    assert seen.find_history("messages", body) is not None
+    assert seen.find_history("messages", body.replace(b"]}", end + b"}")) is None
 
 
 def test_no_more_is_remembered_than_may_be() -> None:
@@ -121,4 +121,4 @@ def test_no_more_is_remembered_than_may_be() -> None:
     ]
     for body in bodies:
         read(seen, "messages", body)
-    assert [seen.known("messages", body) is not None for body in bodies] == [False, False, True, True, True]
+    assert [seen.find_history("messages", body) is not None for body in bodies] == [False, False, True, True, True]

@@ -183,7 +183,7 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         assemblies.remember(connection, [assembly(calls.tenant_id, conversation)])
         usages.remember(connection, [usage(calls.tenant_id, conversation)])
         terms = segments.build_segments([segments.Searchable(0, "user", "Look.")])
-        recall_segments.store(connection, calls.tenant_id, conversation, -1, list(terms))
+        recall_segments.insert_segments(connection, calls.tenant_id, conversation, -1, list(terms))
         (run,) = runs.page(connection, calls.tenant_id, conversation_id=conversation, limit=1)
         lease = runs.Lease(
             run_id=run.id,
@@ -204,8 +204,8 @@ def fill(calls: HotCalls, settings: Settings) -> UUID:
         sessions.begin(connection, calls.tenant_id, key.id)
         operator = operator_actions.Operator(calls.tenant_id, key.id, ids.new_id())
         operator_actions.record(connection, operator, "sign_in")
-        given = recall_requests.Given(conversation, ["m0"], [0], {}, 1, 2)
-        recall_requests.add(connection, operator, recall_requests.Question("query", "look", "api"), [given])
+        given = recall_requests.RecalledPassages(conversation, ["m0"], [0], {}, 1, 2)
+        recall_requests.insert_recalls(connection, operator, recall_requests.Question("query", "look", "api"), [given])
         erasures.erase(connection, operator_actions.Operator(calls.tenant_id, ids.new_id(), ids.new_id()), erased)
     return conversation
 
@@ -440,9 +440,9 @@ def test_the_stores_functions_find_nothing_of_anothers(two: Two) -> None:
             assert runs.get(connection, asked, run["id"]) is None
             assert runs.page(connection, asked, conversation_id=theirs, limit=10) == []
             assert runs.steps_of(connection, [run["id"]]) == []
-            assert recall_requests.page(connection, asked, theirs, limit=10) == []
-            assert recall_requests.wanted(connection, asked, theirs) == []
-            assert recall_requests.regrets(connection, asked, theirs) == []
+            assert recall_requests.list_page(connection, asked, theirs, limit=10) == []
+            assert recall_requests.most_recalled(connection, asked, theirs) == []
+            assert recall_requests.list_regrets(connection, asked, theirs) == []
             assert runs.claim(connection, run["id"], holder=LeaseHolder("w"), lease_seconds=9, max_attempts=9) is None
     with transaction(two.a.engine, two.a.tenant_id) as connection:
         assert api_keys.all_of(connection, two.b.tenant_id) == []

@@ -38,17 +38,17 @@ def _portion(database: Database, tenant_id: UUID, conversation_id: UUID, read_th
     `read_through` is where the portion before has ended, of which nothing may have been stored: pictures have no terms.
     """
     with database.transaction(tenant_id) as connection:
-        place = originals.place(connection, tenant_id, conversation_id)
+        place = originals.read_conversation(connection, tenant_id, conversation_id)
         through = segments.prepared_through(connection, conversation_id)
         after = max(through, read_through)
         if place is None or place.covers_through <= after:
             return None
-        rows, is_cut = originals.following(connection, tenant_id, conversation_id, after, place.covers_through)
+        rows, is_cut = originals.read_following(connection, tenant_id, conversation_id, after, place.covers_through)
     made = segments_of(quote_messages(rows), after)
     # What has as many bytes that there is no room for more is not to be read again, however few messages it is.
     new = segments_worth_storing(made) or (made if is_cut else ())
     if not new:
         return rows[-1].seq if is_cut else None
     with database.transaction(tenant_id) as connection:
-        segments.store(connection, tenant_id, conversation_id, through, new)
+        segments.insert_segments(connection, tenant_id, conversation_id, through, new)
     return new[-1].seqs[-1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from compaction.cost.pauses import ahead
+from compaction.cost.pauses import pause_policy
 from compaction.cost.swap import bounds_of
 from compaction.steps import steps
 from compaction.steps.ladder import BEFORE_SUMMARY, Result, Step, decide, next_step, strategy_names
@@ -41,7 +41,7 @@ class Execution:
         self._resources = resources
         self._bounds = bounds_of(lease.policy)
         if lease.trigger == RunTrigger.PAUSE:
-            lease = lease._replace(policy=ahead(lease.policy))
+            lease = lease._replace(policy=pause_policy(lease.policy))
         self._lease = lease
         self._journal = Journal(resources.database, lease)
         self._journal.verdict_of = self._verdict

@@ -24,4 +24,4 @@ class Pausing:
         if policy.swap != "when_it_pays":
             return None
         prices = call_prices(model, policy, PriceTable.of(self._settings, policy))
-        return Pause(policy) if prices is not None and prices.are_known and prices.has_cache else None
+        return Pause(policy) if prices is not None and prices.is_usable and prices.has_cache else None

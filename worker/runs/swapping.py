@@ -6,9 +6,9 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
-from compaction.cost.depth import choose, depths
+from compaction.cost.depth import choose_depth, cut_depths
 from compaction.cost.survival import SurvivalCurve, share_of_pauses
-from compaction.cost.swap import ExpectedCourse, Ground, Ready, decide, is_worth_summary
+from compaction.cost.swap import ExpectedCourse, Ground, SwapCandidate, decide_swap, is_worth_summary
 from compaction.steps.ladder import BEFORE_SUMMARY, Step
 from compaction.steps.runs import RunKind
 from compaction.steps.steps import cut_results, find_zone
@@ -54,16 +54,16 @@ class Swapping:
         if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or outcome.step not in _THRESHOLDS:
             return None
         before, after = tokens_of(stage, outcome)
-        if bounds.press(before, after):
+        if bounds.relieves_threshold(before, after):
             return SwapVerdict("swaps", 0, "at once: the context is over a threshold")
         course = self._course(lease)
         prices = self.prices(course.model, policy)
         ready = ready_of(stage, outcome, bounds, course)
-        decision = decide(ready, prices, _turns(course, prices))
+        decision = decide_swap(ready, prices, _turns(course, prices))
         note = note_of(decision, prices, course)
         if decision.swaps or prices is None:
             return SwapVerdict("swaps", 0, note)
-        if not bounds.are_passed(before):
+        if not bounds.are_exceeded(before):
             return SwapVerdict("waits", prices.lifetime, f"waits: {note}")
         if outcome.step in BEFORE_SUMMARY:
             return SwapVerdict("not_yet", prices.lifetime, f"not yet: {note}")
@@ -77,13 +77,13 @@ class Swapping:
         policy = lease.policy
         if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or outcome.reason is not None:
             return outcome
-        cuts = depths(stage, policy)
+        cuts = cut_depths(stage, policy)
         course = self._course(lease)
         prices = self.prices(course.model, policy)
         if not cuts or course.is_broken or prices is None or prices.is_cold(course.quiet_seconds):
             return outcome
         turns = _turns(course, prices)
-        choice = choose(cuts, stage.load.input_tokens, bounds, prices, turns)
+        choice = choose_depth(cuts, stage.load.input_tokens, bounds, prices, turns)
         if choice.depth is cuts[0]:
             return outcome
         shallower = cut_results(stage, policy, choice.depth.start)
@@ -143,10 +143,10 @@ def tokens_of(stage: Stage, outcome: StepOutcome) -> tuple[int, int]:
     return before, max(0, before - stage.tokens + stage.estimate(outcome.view))
 
 
-def ready_of(stage: Stage, outcome: StepOutcome, bounds: Bounds, course: Course) -> Ready:
+def ready_of(stage: Stage, outcome: StepOutcome, bounds: Bounds, course: Course) -> SwapCandidate:
     """Return what is decided from, in the tokens that the next call would have."""
     before, after = tokens_of(stage, outcome)
-    return Ready(
+    return SwapCandidate(
         before=before,
         after=after,
         shared=stage.fixed_input + stage.shared(outcome.view),

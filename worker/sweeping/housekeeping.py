@@ -84,7 +84,7 @@ class Housekeeper:
             "idempotency_keys": (housekeeping.expire_idempotency_keys, settings.idempotency_key_hours * 3_600),
             **{each.table: (each.expire, each.retention_days(settings) * _DAY) for each in ERRANDS},
             "turn_usages": (usages.expire, settings.usage_retention_days * _DAY),
-            "recall_requests": (requests.expire, settings.recall_retention_days * _DAY),
+            "recall_requests": (requests.delete_expired, settings.recall_retention_days * _DAY),
         }
         return {
             "processes": partial(self._once, lambda connection: processes.forget(connection, FORGOTTEN_SECONDS)),

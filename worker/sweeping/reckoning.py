@@ -9,7 +9,7 @@ import msgspec
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from compaction.cost.savings import Call, Savings, prefix_of, savings
+from compaction.cost.savings import Call, Savings, compute_savings, shared_prefix_tokens
 from compaction.overrides import in_force
 from runtime.log import fault
 from store.conversations import usages
@@ -90,19 +90,19 @@ class Reckoning:
         prefix = None
         if not each.is_edit:
             shared = None if each.shared_tokens is None else round(each.shared_tokens + each.fixed_tokens)
-            prefix = prefix_of(call, before, shared, has_moved=not is_same_head)
+            prefix = shared_prefix_tokens(call, before, shared, has_moved=not is_same_head)
         prices, lifetime = self._prices(each.tenant_policy, each.policy, each.model)
         # A clock that jumped back says nothing.
         gap = 0.0 if each.before_at is None else max(0.0, (each.answered_at - each.before_at).total_seconds())
         expected = None if prefix is None else (prefix if lifetime > 0 and gap <= lifetime else 0)
         if prices is None:
             return Reckoned(prefix, expected, saved, None, None, None)
-        return Reckoned(prefix, expected, saved, *_bounded(savings(call, before, expected, prices, gap)))
+        return Reckoned(prefix, expected, saved, *_bounded(compute_savings(call, before, expected, prices, gap)))
 
     def _prices_of(self, tenant_policy: str, policy: str, model: str | None) -> tuple[CallPrices | None, int]:
         holds = in_force(self._settings.policy, _decode(tenant_policy), _decode(policy), model=model).policy
         prices = call_prices(model, holds, PriceTable.of(self._settings, holds))
-        is_known = prices is not None and prices.are_known
+        is_known = prices is not None and prices.is_usable
         return (prices if is_known else None), holds.prompt_cache_seconds
 
 

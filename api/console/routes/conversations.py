@@ -152,8 +152,8 @@ def _load(connection: Connection, principal: Principal, conversation_id: UUID) -
         layers(last) if last else None,
         overview.run_page(connection, tenant, conversation_id=conversation_id, limit=_RUNS_SHOWN),
         list(snapshots.page(connection, tenant, conversation_id, limit=_SNAPSHOTS_SHOWN)),
-        requests.wanted(connection, tenant, conversation_id)[:_WANTED_SHOWN],
-        requests.regrets(connection, tenant, conversation_id),
+        requests.most_recalled(connection, tenant, conversation_id)[:_WANTED_SHOWN],
+        requests.list_regrets(connection, tenant, conversation_id),
         is_cut_off(connection, tenant, row),
     )
 

@@ -100,6 +100,6 @@ async def _health(services: Services) -> Health:
 def _load(connection: Connection, tenant_id: UUID, days: int, settings: Settings) -> _OverviewPage:
     return _OverviewPage(
         overview.overview(connection, tenant_id, days),
-        requests.figures(connection, tenant_id, days),
+        requests.read_figures(connection, tenant_id, days),
         budgets.today(connection, tenant_id, Budget.of(settings)),
     )

@@ -131,7 +131,7 @@ def test_what_was_prepared_is_erased_and_does_not_come_back(service: Service) ->
     late = list(domain.build_segments([Searchable(0, "user", "violin")]))
     engine = service_engine(service.settings, "test")
     with pytest.raises(DBAPIError), transaction(engine, service.tenant_id) as connection:
-        segments.store(connection, service.tenant_id, conversation_at(path), -1, late)
+        segments.insert_segments(connection, service.tenant_id, conversation_at(path), -1, late)
     engine.dispose()
     assert rows(service, path) == []
 
@@ -142,7 +142,7 @@ def test_two_that_prepare_at_once_store_it_once(service: Service) -> None:
     engine = service_engine(service.settings, "test")
     for _ in range(2):
         with transaction(engine, service.tenant_id) as connection:
-            segments.store(connection, service.tenant_id, conversation_at(path), -1, items)
+            segments.insert_segments(connection, service.tenant_id, conversation_at(path), -1, items)
     engine.dispose()
     assert [(row[0], row[1]) for row in rows(service, path)] == [(0, 127)]
 

@@ -173,9 +173,9 @@ def test_what_was_asked_goes_with_its_conversation_and_is_not_written_down_after
     assert service.client.delete(path).status_code == 200
     engine = service_engine(service.settings, "test")
     who = Operator(service.tenant_id, ids.new_id(), ids.new_id())
-    given = requests.Given(conversation_at(path), ["m0"], [0], {}, 1, 2)
+    given = requests.RecalledPassages(conversation_at(path), ["m0"], [0], {}, 1, 2)
     with pytest.raises(DBAPIError), transaction(engine, service.tenant_id) as connection:
-        requests.add(connection, who, requests.Question("query", "okapi", "api"), [given])
+        requests.insert_recalls(connection, who, requests.Question("query", "okapi", "api"), [given])
     engine.dispose()
     with psycopg.connect(service.database_url) as connection:
         rows = connection.execute("select from recall_requests where conversation_id = %s", [conversation_at(path)])
@@ -186,11 +186,11 @@ def test_what_came_back_across_conversations_goes_with_any_of_them(service: Serv
     paths = [service.conversation() for _ in range(3)]
     engine = service_engine(service.settings, "test")
     who = Operator(service.tenant_id, ids.new_id(), ids.new_id())
-    given = [requests.Given(conversation_at(path), ["m0"], [0], {}, 1, 2) for path in paths]
+    given = [requests.RecalledPassages(conversation_at(path), ["m0"], [0], {}, 1, 2) for path in paths]
     with transaction(engine, service.tenant_id) as connection:
-        requests.add(connection, who, requests.Question("query", "okapi", "api", of_user=True), given[:2])
+        requests.insert_recalls(connection, who, requests.Question("query", "okapi", "api", of_user=True), given[:2])
         other = who._replace(request_id=ids.new_id())
-        requests.add(connection, other, requests.Question("query", "bongo", "api", of_user=True), given[1:])
+        requests.insert_recalls(connection, other, requests.Question("query", "bongo", "api", of_user=True), given[1:])
     engine.dispose()
     assert service.client.delete(paths[0]).status_code == 200
     assert [row["asked"] for row in listed(service, paths[1])["data"]] == ["bongo"]

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.cache_marks import MAX_MARKS, markable, with_mark, without_marks
-from compaction.cost.breakpoints import Breakpoint, SentMessages, in_messages, in_payload, mark, of_json
+from compaction.cost.breakpoints import (
+    Breakpoint,
+    SentMessages,
+    cache_mark,
+    decode_messages,
+    message_breakpoints,
+    payload_breakpoints,
+)
 from compaction.cost.calls import FIVE_MINUTES, NO_CACHE, ONE_HOUR
 from compaction.messages import count_marks
 from compaction.policy import Policy
@@ -39,7 +46,7 @@ def sent(messages: Sequence[Message], head: int = 0, varying: int | None = None)
 
 def of_messages(messages: Sequence[Message], head: int = 0, room: int = MAX_MARKS) -> list[Breakpoint]:
     """Return the breakpoints that messages as they are served have, read from their text as an answer is made."""
-    return in_messages(of_json(json.dumps(messages).encode(), head), room)
+    return message_breakpoints(decode_messages(json.dumps(messages).encode(), head), room)
 
 
 def prefix(messages: Sequence[Message], each: Breakpoint) -> str:
@@ -122,16 +129,18 @@ def test_in_a_tool_loop_each_round_reads_what_the_one_before_wrote() -> None:
 def test_a_request_with_context_blocks_is_no_place_for_one() -> None:
     messages = talk.exchanges(3, 50)[:-1]
     request = len(messages) - 1
-    assert [each.message for each in in_messages(sent(messages, 0, request), 3)] == [1, 3]
+    assert [each.message for each in message_breakpoints(sent(messages, 0, request), 3)] == [1, 3]
     loop = [*messages, *talk.rounds(2, 40)]
-    assert [each.message for each in in_messages(sent(loop, 1, request), 3)] == [0, 3, 8]
+    assert [each.message for each in message_breakpoints(sent(loop, 1, request), 3)] == [0, 3, 8]
     # What the loop's calls end before its request is where the next request's begin.
-    assert [each.message for each in in_messages(sent([*loop, talk.answer("a"), talk.request("b")], 1, 10), 3)] == [
+    assert [
+        each.message for each in message_breakpoints(sent([*loop, talk.answer("a"), talk.request("b")], 1, 10), 3)
+    ] == [
         0,
         3,
         9,
     ]
-    assert in_messages(sent(messages[:1], 0, 0), 3) == []
+    assert message_breakpoints(sent(messages[:1], 0, 0), 3) == []
 
 
 @pytest.mark.parametrize(
@@ -146,19 +155,19 @@ def test_a_request_with_context_blocks_is_no_place_for_one() -> None:
 )
 def test_the_first_ends_what_every_conversation_begins_with(system: Any, tools: Any, first: list[Breakpoint]) -> None:
     messages = talk.exchanges(6, 50)
-    places = in_payload(sent(messages, 4), system, tools)
+    places = payload_breakpoints(sent(messages, 4), system, tools)
     assert places[: len(first)] == first
     assert all(each.field == "messages" for each in places[len(first) :])
     assert len(places) + count_marks(system) + count_marks(tools) <= MAX_MARKS
     assert len(places) == len(first) + 3
     # With room for one alone it is the newest message's.
-    alone = in_payload(sent(messages, 4), system, tools, 1)
+    alone = payload_breakpoints(sent(messages, 4), system, tools, 1)
     assert [each.message for each in alone] == ([] if count_marks(tools) else [11])
 
 
 def test_a_request_whose_marks_are_all_taken_gets_none() -> None:
     system = [{"type": "text", "text": str(number), "cache_control": {"type": "ephemeral"}} for number in range(4)]
-    assert in_payload(sent(talk.exchanges(2, 20)), system, None) == []
+    assert payload_breakpoints(sent(talk.exchanges(2, 20)), system, None) == []
 
 
 def test_what_may_carry_no_mark_is_passed_over() -> None:
@@ -189,7 +198,7 @@ def test_a_marked_context_is_one_that_the_api_takes() -> None:
 
 
 def test_the_mark_says_how_long_the_policys_cache_lives() -> None:
-    assert mark(NO_CACHE) is None
-    assert msgspec.to_builtins(mark(FIVE_MINUTES)) == {"type": "ephemeral"}
-    assert msgspec.to_builtins(mark(ONE_HOUR)) == {"type": "ephemeral", "ttl": "1h"}
-    assert mark(Policy().prompt_cache_seconds) == mark(FIVE_MINUTES)
+    assert cache_mark(NO_CACHE) is None
+    assert msgspec.to_builtins(cache_mark(FIVE_MINUTES)) == {"type": "ephemeral"}
+    assert msgspec.to_builtins(cache_mark(ONE_HOUR)) == {"type": "ephemeral", "ttl": "1h"}
+    assert cache_mark(Policy().prompt_cache_seconds) == cache_mark(FIVE_MINUTES)

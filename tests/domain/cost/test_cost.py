@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
 from compaction.cost.pauses import Pause
 from compaction.cost.survival import HORIZON, Life, SurvivalCurve, share_of_pauses
-from compaction.cost.swap import Bounds, ExpectedCourse, Ground, Ready, bounds_of, decide, is_worth_summary
+from compaction.cost.swap import Bounds, ExpectedCourse, Ground, SwapCandidate, bounds_of, decide_swap, is_worth_summary
 from compaction.policy import merge
 from compaction.steps.ladder import Load
 
@@ -29,7 +29,7 @@ prices = st.builds(
 any_seconds = st.floats()
 tokens = st.integers(-100, 10**7)
 bounds = st.builds(Bounds, st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 10**5))
-situations = st.builds(Ready, tokens, tokens, tokens, bounds, any_seconds, st.booleans(), st.integers())
+situations = st.builds(SwapCandidate, tokens, tokens, tokens, bounds, any_seconds, st.booleans(), st.integers())
 
 
 def test_a_call_costs_what_it_reads_writes_and_answers() -> None:
@@ -82,8 +82,8 @@ LIMITS = Bounds(budget=40_000, hard=80_000, large=8_000)
 
 
 def test_a_cut_that_answers_no_threshold_is_put_off_while_the_cache_is_worth_more() -> None:
-    ready = Ready(before=45_000, after=44_000, shared=2_000, bounds=LIMITS, since=20)
-    waiting = decide(ready, OPUS, 50)
+    ready = SwapCandidate(before=45_000, after=44_000, shared=2_000, bounds=LIMITS, since=20)
+    waiting = decide_swap(ready, OPUS, 50)
     assert (waiting.swaps, waiting.ground) == (False, Ground.WARM)
     assert waiting.saves_usd == pytest.approx(1_000 * 0.2e-6 * 50)
     assert waiting.costs_usd == pytest.approx(42_000 * 4.8e-6)
@@ -103,15 +103,15 @@ def test_a_cut_that_answers_no_threshold_is_put_off_while_the_cache_is_worth_mor
     ],
 )
 def test_it_becomes_the_head_when_that_is_cheap_or_has_to_be(change: dict[str, Any], ground: Ground) -> None:
-    ready = Ready(before=45_000, after=44_000, shared=2_000, bounds=LIMITS, since=20)._replace(**change)
-    decision = decide(ready, OPUS, 50)
+    ready = SwapCandidate(before=45_000, after=44_000, shared=2_000, bounds=LIMITS, since=20)._replace(**change)
+    decision = decide_swap(ready, OPUS, 50)
     assert (decision.swaps, decision.ground) == (ground is not Ground.WARM, ground)
 
 
 def test_where_nothing_is_cached_it_is_never_waited() -> None:
-    ready = Ready(before=45_000, after=44_000, shared=2_000, bounds=LIMITS)
-    assert decide(ready, UNCACHED, 0).ground is Ground.COLD
-    assert decide(ready, None, 50).ground is Ground.UNPRICED
+    ready = SwapCandidate(before=45_000, after=44_000, shared=2_000, bounds=LIMITS)
+    assert decide_swap(ready, UNCACHED, 0).ground is Ground.COLD
+    assert decide_swap(ready, None, 50).ground is Ground.UNPRICED
 
 
 def test_bounds_are_the_lowest_limits_of_the_policy() -> None:
@@ -119,16 +119,16 @@ def test_bounds_are_the_lowest_limits_of_the_policy() -> None:
     # The window and the whole budget press before the summary's threshold does.
     assert bounds_of(merge({"compaction_threshold_tokens": 10**7})).hard == 120_000 - 1
     assert bounds_of(merge({"total_token_budget": 50_000, "reserved_output_tokens": 4_000})).hard == 46_000 - 1
-    assert not Bounds(0, 80_000, 8_000).are_passed(80_000)
+    assert not Bounds(0, 80_000, 8_000).are_exceeded(80_000)
 
 
 @given(situations, prices | st.none(), st.floats(allow_nan=True))
 def test_nothing_waits_over_a_threshold_and_absurd_prices_hold_nothing_back(
-    ready: Ready, known: CallPrices | None, turns: float
+    ready: SwapCandidate, known: CallPrices | None, turns: float
 ) -> None:
-    decision = decide(ready, known, turns)
+    decision = decide_swap(ready, known, turns)
     over = ready.before > ready.bounds.hard or ready.after <= ready.bounds.budget < ready.before
-    if (over and ready.bounds.budget) or known is None or not known.are_known or ready.is_broken:
+    if (over and ready.bounds.budget) or known is None or not known.is_usable or ready.is_broken:
         assert decision.swaps
     assert all(math.isfinite(each) and each >= 0 for each in (decision.saves_usd, decision.costs_usd, decision.turns))
 
@@ -139,8 +139,8 @@ def test_a_life_of_waiting_never_passes_a_threshold(growth: list[int], known: Ca
     before = 20_000
     for since, each in enumerate(growth):
         before += each
-        ready = Ready(before, before // 2, 1_000, LIMITS, gap, since=since)
-        if decide(ready, known, 1e9).swaps:
+        ready = SwapCandidate(before, before // 2, 1_000, LIMITS, gap, since=since)
+        if decide_swap(ready, known, 1e9).swaps:
             before //= 2
         assert before <= LIMITS.budget
 
@@ -157,7 +157,7 @@ def test_a_summary_is_worth_no_more_than_it_saves(
     if is_worth_summary(freed, known, expected, usd):
         assert known is not None
         assert freed > 0
-        assert usd < freed * max(known.written, known.carrying) * (1 + max(0.0, expected.turns)) * (1 + 1e-9)
+        assert usd < freed * max(known.uncached_price, known.resend_price) * (1 + max(0.0, expected.turns)) * (1 + 1e-9)
 
 
 def test_a_summary_is_worth_its_price_where_many_turns_are_expected() -> None:
@@ -170,7 +170,7 @@ def test_a_summary_is_worth_its_price_where_many_turns_are_expected() -> None:
 
 def test_a_pause_is_used_from_the_share_on_from_which_work_is_done_ahead() -> None:
     pause = Pause(merge({}))
-    assert (pause.early.input_token_budget, pause.early.compaction_threshold_tokens) == (30_000, 60_000)
+    assert (pause.early_policy.input_token_budget, pause.early_policy.compaction_threshold_tokens) == (30_000, 60_000)
     assert not pause.is_due(Load(30_000, None))
     assert pause.is_due(Load(30_001, None))
     assert not pause.is_due(Load(30_001, None, has_old_results=False))

@@ -15,7 +15,7 @@ from bench.cost.gaps import GAPS, gaps
 from bench.cost.ladder import NO_HEAD, recorded
 from bench.cost.models import models, summarizer
 from bench.cost.replay import Played
-from compaction.cost.depth import HEDGE, Choice, Depth, choose, depths
+from compaction.cost.depth import HEDGE, Choice, Depth, choose_depth, cut_depths
 from compaction.cost.swap import Bounds, bounds_of
 from compaction.policy import merge
 from compaction.shorten.tool_results import cut_tool_results
@@ -59,13 +59,13 @@ def test_no_threshold_is_answered_less_whatever_prices_and_turns_are(
     given_cuts: tuple[list[Depth], int], limits: Bounds, each: CallPrices, turns: float
 ) -> None:
     every, before = given_cuts
-    depth = choose(every, before, limits, each, turns).depth
+    depth = choose_depth(every, before, limits, each, turns).depth
     assert depth in every
     for limit in (limits.hard, limits.budget, limits.budget - limits.large):
         assert depth.after <= limit or every[0].after > limit or limits.budget == 0
     assert before - depth.after >= min(limits.large, before - every[0].after)
-    assert limits.press(before, depth.after) == limits.press(before, every[0].after)
-    assert limits.are_passed(depth.after) == limits.are_passed(every[0].after)
+    assert limits.relieves_threshold(before, depth.after) == limits.relieves_threshold(before, every[0].after)
+    assert limits.are_exceeded(depth.after) == limits.are_exceeded(every[0].after)
 
 
 @given(cuts(), bounds, st.floats(0, 1_000))
@@ -73,7 +73,7 @@ def test_it_costs_no_more_than_the_deepest_over_the_turns_expected_and_over_more
     given_cuts: tuple[list[Depth], int], limits: Bounds, turns: float
 ) -> None:
     every, before = given_cuts
-    choice = choose(every, before, limits, OPUS, turns)
+    choice = choose_depth(every, before, limits, OPUS, turns)
     assert choice.spares_usd >= choice.costs_usd * HEDGE - 1e-12
     assert choice.costs_usd >= 0
     if choice.depth is every[0]:
@@ -85,10 +85,10 @@ def test_it_costs_no_more_than_the_deepest_over_the_turns_expected_and_over_more
 )
 def test_where_nothing_is_cached_or_no_price_is_known_it_is_the_deepest(each: CallPrices | None) -> None:
     every = [Depth(0, 1_000, 10), Depth(5, 1_010, 900)]
-    assert choose(every, 2_000, Bounds(1_800, 3_000, 100), OPUS, 5).depth is every[1]
-    assert choose(every, 2_000, Bounds(1_800, 3_000, 100), each, 5).depth is every[0]
+    assert choose_depth(every, 2_000, Bounds(1_800, 3_000, 100), OPUS, 5).depth is every[1]
+    assert choose_depth(every, 2_000, Bounds(1_800, 3_000, 100), each, 5).depth is every[0]
     # Over ever more turns the few tokens cost more than what is spared.
-    assert choose(every, 2_000, Bounds(1_800, 3_000, 100), OPUS, 10_000).depth is every[0]
+    assert choose_depth(every, 2_000, Bounds(1_800, 3_000, 100), OPUS, 10_000).depth is every[0]
 
 
 def stage() -> Stage:
@@ -98,7 +98,7 @@ def stage() -> Stage:
 
 def test_depths_are_what_cuts_from_there_come_to() -> None:
     before = stage()
-    every = depths(before, POLICY)
+    every = cut_depths(before, POLICY)
     assert [each.start for each in every] == [2, 16, 18]
     for each in every:
         cut = cut_tool_results(before.view, POLICY.tool_result_retention_chars, start=each.start)
@@ -109,8 +109,8 @@ def test_depths_are_what_cuts_from_there_come_to() -> None:
 
 def test_a_small_result_with_much_behind_it_stays_whole() -> None:
     before = stage()
-    every = depths(before, POLICY)
-    choice = choose(every, before.load.input_tokens, bounds_of(POLICY), OPUS, 10)
+    every = cut_depths(before, POLICY)
+    choice = choose_depth(every, before.load.input_tokens, bounds_of(POLICY), OPUS, 10)
     assert choice.depth is every[1]
     outcome = cut_results(before, POLICY, choice.depth.start)
     assert (outcome.reason, outcome.results_cut, outcome.truncated) == (None, 2, (16, 18))
@@ -127,7 +127,7 @@ def test_replayed_it_costs_no_more_than_the_deepest_cut_and_than_thresholds(
     )
     played = Played(whole, gaps(kind, whole.requests, "one"), dict(models())[model], summarizer())
     bill = played.break_even([])
-    monkeypatch.setattr("bench.cost.replay.choose", lambda every, *_: Choice(every[0]))
+    monkeypatch.setattr("bench.cost.replay.choose_depth", lambda every, *_: Choice(every[0]))
     deepest = played.break_even([])
     assert bill.usd <= deepest.usd
     assert bill.usd <= played.thresholds.usd

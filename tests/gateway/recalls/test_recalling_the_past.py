@@ -10,7 +10,7 @@ import pytest
 
 from gateway.recalls import lineage
 from gateway.recalls.asking import MOST_CALLS
-from gateway.recalls.lineage import Said, quoted_in
+from gateway.recalls.lineage import DecodedMessage, oldest_quoted_seq
 from tests.conftest import make_tenant
 from tests.gateway.conftest import room_on
 from tests.gateway.recalls.test_recalling import SECRET, SHAPES, Seen, recall, results_of, scripted, talk_out_of_view
@@ -176,31 +176,31 @@ def test_texts_are_compared_once_for_all_calls_and_on_a_thread_of_their_own(
 
     def noted(*given: Any) -> int | None:
         threads.append(get_ident())
-        return quoted_in(*given)
+        return oldest_quoted_seq(*given)
 
-    monkeypatch.setattr(lineage, "quoted_in", noted)
+    monkeypatch.setattr(lineage, "oldest_quoted_seq", noted)
     every = given(chat, *[{"query": "door code"}] * MOST_CALLS)
     assert all(before.name in text for text in every)
     assert len(threads) == 1
     assert recalling.gateway.thread.ident not in threads
 
 
-def said(seq: int, text: str, *calls: str) -> Said:
+def said(seq: int, text: str, *calls: str) -> DecodedMessage:
     blocks = [{"type": "tool_use", "id": name, "name": name, "input": {}} for name in calls]
-    return Said(seq, [{"type": "text", "text": text}, *blocks])
+    return DecodedMessage(seq, [{"type": "text", "text": text}, *blocks])
 
 
 def test_quoted_answers() -> None:
     thought = "<analysis>\nWhat the model thought first is taken out by the client.\n</analysis>\n"
     long = "\n".join(f"{number}. a line of the summary that says something of its own" for number in range(8))
-    assert quoted_in([said(0, f"From here on:\n   {SUMMARY}")], [said(41, SUMMARY), said(9, "Yes.")]) == 41
-    assert quoted_in([said(0, long), said(1, "Go on.")], [said(41, thought + long)]) == 41
-    assert quoted_in([said(0, SUMMARY), said(1, long)], [said(41, SUMMARY), said(9, long)]) == 9
-    assert quoted_in([said(0, "Yes. And no.")], [said(1, "Yes.")]) is None
-    assert quoted_in([said(0, "Hello."), said(1, SUMMARY)], [said(1, SUMMARY)]) is None
+    assert oldest_quoted_seq([said(0, f"From here on:\n   {SUMMARY}")], [said(41, SUMMARY), said(9, "Yes.")]) == 41
+    assert oldest_quoted_seq([said(0, long), said(1, "Go on.")], [said(41, thought + long)]) == 41
+    assert oldest_quoted_seq([said(0, SUMMARY), said(1, long)], [said(41, SUMMARY), said(9, long)]) == 9
+    assert oldest_quoted_seq([said(0, "Yes. And no.")], [said(1, "Yes.")]) is None
+    assert oldest_quoted_seq([said(0, "Hello."), said(1, SUMMARY)], [said(1, SUMMARY)]) is None
     # What a subagent is told stands in the call, and sometimes beside it.
-    assert quoted_in([said(0, SUMMARY)], [said(41, SUMMARY, "task")]) is None
-    assert quoted_in([], [said(41, SUMMARY)]) is None
+    assert oldest_quoted_seq([said(0, SUMMARY)], [said(41, SUMMARY, "task")]) is None
+    assert oldest_quoted_seq([], [said(41, SUMMARY)]) is None
 
 
 def test_no_more_is_looked_for_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_no_more_is_looked_for_than_may_be(monkeypatch: pytest.MonkeyPatch) -> N
     chars = len(opening[0].content[0]["text"])
     # What has other words is not looked for at all, and what suffices ends the search.
     monkeypatch.setattr(lineage, "MOST_SEARCHED_CHARS", 9 * chars)
-    assert quoted_in(opening, [said(9, quoted), said(7, other)]) == 9
-    assert quoted_in(opening, [said(9, quoted), said(7, quoted), said(5, other)]) == 7
+    assert oldest_quoted_seq(opening, [said(9, quoted), said(7, other)]) == 9
+    assert oldest_quoted_seq(opening, [said(9, quoted), said(7, quoted), said(5, other)]) == 7
     # Where not all could be looked for, nothing is known.
-    assert quoted_in(opening, [said(9, quoted), said(7, like)]) is None
+    assert oldest_quoted_seq(opening, [said(9, quoted), said(7, like)]) is None

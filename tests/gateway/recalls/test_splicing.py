@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction.shapes.inner import Shape
-    from gateway.answers.reading import Answered
+    from gateway.answers.reading import ReceivedAnswer
     from gateway.providers.answers import ProviderAnswer
     from gateway.recalls.calls import RecallCall
 
@@ -66,7 +66,7 @@ async def recall(calls: Sequence[RecallCall]) -> list[AnsweredCall]:
 
 def answer_of(
     shape: Shape, script: list[Says], size: int, *, is_stream: bool
-) -> tuple[_Provider, dict[str, Any], Answered, bytes]:
+) -> tuple[_Provider, dict[str, Any], ReceivedAnswer, bytes]:
     """Return the provider, what the client reads, what is to be stored, and the bytes."""
     provider = _Provider(shape, script, size, is_stream=is_stream)
     rows = [{"role": "user", "content": "a question"}]

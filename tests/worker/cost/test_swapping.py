@@ -387,7 +387,7 @@ def test_whatever_prices_clocks_and_usage_say_no_threshold_is_passed_and_nothing
         # Whatever the API counts: what is stored is not over the threshold of the summary, nor waits anything over any.
         assert row.context_tokens <= LIMITS.hard or row.summary_hold > 0
         if waits(chat, conversation) is not None:
-            assert not LIMITS.are_passed(row.context_tokens)
+            assert not LIMITS.are_exceeded(row.context_tokens)
         # Also a clock that jumps back.
         passes(conversation, seconds)
         promote_cold(chat.database)
