@@ -53,7 +53,6 @@ DEFINERS = {
     "watch_pauses",
     "usages_to_reckon",
     "expire_leases",
-    "expire_missed_leases",
     "over_by_fixed",
     "clear_checks",
     "due_deliveries",
