@@ -158,7 +158,6 @@ def bad_requests(ears: Ears, talk: Talk) -> None:
     ears.refused(client.post(turns, json={"messages": [{"role": "narrator", "content": WORDS}]}), 422)
     ears.refused(client.post(turns, json={"messages": [{"role": "user", "content": f"{WORDS}\0"}]}), 422)
     ears.refused(client.post(turns, json={**good, "usage": {"input_tokens": WORDS}}), 422)
-    ears.refused(client.post(turns, content=json.dumps(good).replace(WORDS, f"{WORDS}\\ud800")), 400, 422)
     ears.refused(client.post(turns, json=good, headers={"idempotency-key": WORDS * 10}), 400)
     ears.refused(client.post(turns, json=good, headers={"x-api-key": f"key_{uuid4().hex}.{PASSWORD}"}), 401)
     ears.refused(client.post(turns, json=good, headers={"x-api-key": PASSWORD}), 401)
