@@ -16,7 +16,7 @@ from actions.errors import InvalidError, or_not_found, step_into
 from actions.input.checks import check_size
 from actions.input.turn_bodies import check_content, refuse_inner_blocks
 from actions.types.core import PayloadHistory, PayloadLayers, PayloadOut
-from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
+from compaction.cache_marks import MAX_MARKS, MarkableParts, keep_last, without_marks
 from compaction.cost.breakpoints import SentMessages, payload_breakpoints
 from compaction.messages import blocks, count_marks, is_blank, is_request
 from compaction.payload.assembly import Assembly, Layers, UserMessageError, assemble, fixed_tokens, place_of_context
@@ -200,7 +200,7 @@ def _payload(
     if not stored.shapes.is_whole:
         view, system = serving.system_apart(view, system)
     # Whoever reads this sends the tools too, with their marks.
-    marked = keep_last(Marked(None, system, view), MAX_MARKS - count_marks(layers.tools))
+    marked = keep_last(MarkableParts(None, system, view), MAX_MARKS - count_marks(layers.tools))
     if stored.shapes.is_whole:
         return _Payload(marked.system, [message.as_message() for message in marked.messages], shape, [])
     encoded = serving.in_shape(marked.messages, shape, None)

@@ -10,7 +10,7 @@ import msgspec
 from actions.errors import ConflictError, InvalidError, or_not_found
 from actions.input.checks import read_policy, read_summarizer_model
 from actions.types.compactions import PlannedStepOut, PlanOut
-from compaction.cache_marks import Marked, keep_last
+from compaction.cache_marks import MarkableParts, keep_last
 from compaction.shapes import serving
 from compaction.steps.ladder import Strategy, must_wait
 from compaction.steps.rehearsal import plan_run
@@ -166,7 +166,9 @@ def _plan(dry_run: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:
         tokens_after=plan.tokens,
         messages_before=len(stage.view),
         messages_after=len(plan.view),
-        messages=serving.as_messages(keep_last(Marked(None, None, plan.view)).messages, in_pieces=material.in_pieces),
+        messages=serving.as_messages(
+            keep_last(MarkableParts(None, None, plan.view)).messages, in_pieces=material.in_pieces
+        ),
         summary_is_placeholder=plan.placeholder,
         warnings=_warnings(plan, material),
     )

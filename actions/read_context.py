@@ -12,7 +12,7 @@ import msgspec
 from actions.context_parts import RULES_HEADER, count_rule_bytes, list_breakpoints, name_rules, warn_of_left_out
 from actions.errors import or_not_found
 from actions.types.core import ContextOut, ContextTokens, SnapshotRef
-from compaction.cache_marks import MAX_MARKS, Marked, keep_last, without_marks
+from compaction.cache_marks import MAX_MARKS, MarkableParts, keep_last, without_marks
 from compaction.cost import breakpoints
 from compaction.media.limits import any_may_exceed, limits_of
 from compaction.media.shedding import load_of_view
@@ -232,7 +232,7 @@ def _dump_fitted(fitted: FittedContext, stored: StoredContext, shape: Shape, mos
         view = without_marks(view)
         head_length = count_head(view, stored)
     elif shape == "messages":
-        view = keep_last(Marked(None, None, view), most_marks).messages
+        view = keep_last(MarkableParts(None, None, view), most_marks).messages
     if shape == "messages" and stored.shapes.is_whole:
         return ServedMessages(dump_messages(view).encode(), head_length, tokens, [*fitted.warnings])
     encoded = serving.in_shape(view, shape, stored.sent)

@@ -22,7 +22,7 @@ _MARKABLE: Final = frozenset({"text", "tool_use", "tool_result", "image", "docum
 """Blocks that may carry a mark for the cache; thinking may not."""
 
 
-class Marked(NamedTuple):
+class MarkableParts(NamedTuple):
     """What of a request may carry marks, in the order in which the API goes through it."""
 
     tools: Any
@@ -30,7 +30,7 @@ class Marked(NamedTuple):
     messages: View
 
 
-def keep_last(marked: Marked, room: int = MAX_MARKS) -> Marked:
+def keep_last(marked: MarkableParts, room: int = MAX_MARKS) -> MarkableParts:
     """Return a request with its last `room` marks alone; what loses none is the same object."""
     counts = [count_marks(message.content) for message in marked.messages]
     fixed = count_marks(marked.tools) + count_marks(marked.system)
@@ -43,12 +43,12 @@ def keep_last(marked: Marked, room: int = MAX_MARKS) -> Marked:
     for message, count in zip(marked.messages, counts, strict=True):
         content, excess = _without_first(message.content, excess) if count and excess else (message.content, excess)
         messages.append(message if content is message.content else message.with_content(content))
-    return Marked(tools, system, tuple(messages))
+    return MarkableParts(tools, system, tuple(messages))
 
 
 def without_marks(view: Sequence[ViewMessage]) -> View:
     """Return `view` without a mark."""
-    return keep_last(Marked(None, None, tuple(view)), 0).messages
+    return keep_last(MarkableParts(None, None, tuple(view)), 0).messages
 
 
 def markable(content: Any) -> int | None:

@@ -71,12 +71,12 @@ def tool_result_ids(content: Any) -> list[str]:
 
 
 def has_tool_results(role: str, content: Any) -> bool:
-    """Tell whether a message is a tool-result message (requirement T3)."""
+    """Return whether a message is a tool-result message (requirement T3)."""
     return role == "user" and isinstance(content, list) and _holds(content, _RESULT)
 
 
 def is_request(role: str, content: Any) -> bool:
-    """Tell whether a message begins an exchange: from the user, and not only tool results or instructions."""
+    """Return whether a message begins an exchange: from the user, and not only tool results or instructions."""
     if role != "user":
         return False
     if not isinstance(content, list):
@@ -91,12 +91,12 @@ def is_request(role: str, content: Any) -> bool:
 
 
 def is_instruction(role: str, content: Any) -> bool:
-    """Tell whether a message is a system or developer message, whatever compaction put after its text."""
+    """Return whether a message is a system or developer message, whatever compaction put after its text."""
     return role == "user" and isinstance(content, list) and bool(content) and content[0].get("type") == INSTRUCTION
 
 
 def is_of_other_shape(block: Block) -> bool:
-    """Tell whether a block is none of the Messages API's, but stands for something of another one's."""
+    """Return whether a block is none of the Messages API's, but stands for something of another one's."""
     return ITEM in block or block.get("type") in (INSTRUCTION, OPAQUE)  # any JSON value may stand there
 
 
@@ -148,7 +148,7 @@ def _disarm(block: Any) -> Any:
 
 
 def has_thinking(role: str, content: Any) -> bool:
-    """Tell whether an assistant message carries signed thinking."""
+    """Return whether an assistant message carries signed thinking."""
     return role == "assistant" and isinstance(content, list) and _holds(content, THINKING)
 
 
@@ -177,12 +177,12 @@ def count_marks(content: Any) -> int:
 
 
 def is_blank(block: Block) -> bool:
-    """Tell whether the Messages API would refuse `block` as empty text."""
+    """Return whether the Messages API would refuse `block` as empty text."""
     return block.get("type") == "text" and not str(block.get("text") or "").strip()
 
 
 def is_call(block: Block) -> bool:
-    """Tell whether a tool call has what the Messages API asks of one."""
+    """Return whether a tool call has what the Messages API asks of one."""
     identifier, name = block.get("id"), block.get("name")
     return (
         isinstance(identifier, str)
@@ -194,7 +194,7 @@ def is_call(block: Block) -> bool:
 
 
 def is_signed_summary(block: Block) -> bool:
-    """Tell whether `block` is a summary that the API wrote and signed: a `compaction` block made on demand.
+    """Return whether `block` is a summary that the API wrote and signed: a `compaction` block made on demand.
 
     It stands for everything before it, so the API takes it as the first block of a conversation alone. The blocks of
     its threshold compaction have no signature and may be anywhere.
@@ -207,7 +207,7 @@ def is_signed_summary(block: Block) -> bool:
 
 
 def is_server_result(block: Block) -> bool:
-    """Tell whether `block` is the result of a tool that the API itself called."""
+    """Return whether `block` is the result of a tool that the API itself called."""
     kind = block.get("type")
     return isinstance(kind, str) and kind != "tool_result" and kind.endswith("_tool_result")
 
@@ -245,7 +245,7 @@ def _is_said(block: Block) -> bool:
 
 
 def _is_whole(block: Block) -> bool:
-    """Tell whether a block has the fields that the Messages API asks of its type."""
+    """Return whether a block has the fields that the Messages API asks of its type."""
     match block["type"]:
         case "text":
             return _is_said(block)
@@ -262,7 +262,7 @@ def _is_whole(block: Block) -> bool:
 
 
 def _is_summary(block: Block) -> bool:
-    """Tell whether the Messages API takes a `compaction` block as it is; it refuses unknown fields in one."""
+    """Return whether the Messages API takes a `compaction` block as it is; it refuses unknown fields in one."""
     content, signature = block.get("content"), block.get("signature")
     return (
         _SUMMARY_FIELDS.issuperset(block)
@@ -382,7 +382,7 @@ def message_facts(role: str, content: Any) -> MessageFacts:
 
 
 def _in_order(role: str, parts: Sequence[Block]) -> bool:
-    """Tell whether results begin a user message, and calls end an assistant's; server tools are left to repair."""
+    """Return whether results begin a user message, and calls end an assistant's; server tools are left to repair."""
     kinds = [part["type"] for part in parts]
     if role == "user":
         results = [kind == "tool_result" for kind in kinds]
@@ -396,7 +396,7 @@ def _in_order(role: str, parts: Sequence[Block]) -> bool:
 
 
 def _items_in_order(parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether parts are those of items, which have no order but that something follows reasoning."""
+    """Return whether parts are those of items, which have no order but that something follows reasoning."""
     return any(ITEM in part for part in parts) and parts[-1]["type"] not in THINKING
 
 
@@ -425,12 +425,12 @@ class TurnFacts(NamedTuple):
 
     @property
     def has_request(self) -> bool:
-        """Tell whether the turn begins an exchange."""
+        """Return whether the turn begins an exchange."""
         return self.last_request >= 0
 
     @property
     def has_thinking(self) -> bool:
-        """Tell whether any message of the turn carries signed thinking."""
+        """Return whether any message of the turn carries signed thinking."""
         return any(message.has_thinking for message in self.messages)
 
 

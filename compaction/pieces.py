@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def goes_on(before: ViewMessage, message: ViewMessage) -> bool:
-    """Tell whether a message is a piece of the same one as the message before it; each request is one by itself."""
+    """Return whether a message is a piece of the same one as the message before it; each request is one by itself."""
     return before.role == message.role and not is_request(message.role, message.content)
 
 

@@ -36,7 +36,7 @@ def without_fields(text: str, fields: Collection[str], *, depth: int = 0) -> str
     if "\\u" not in text and not any(field in text for field in fields):
         return text
     try:
-        return LEFT_OUT if depth > _MAX_NESTING else _without(text, fields, depth)
+        return LEFT_OUT if depth > _MAX_NESTING else _remove_fields(text, fields, depth)
     except RecursionError:
         return LEFT_OUT
     except ValueError:
@@ -66,7 +66,7 @@ def _said_by_tool(block: Block, fields: Collection[str]) -> dict[str, Any]:
     return {key: without_keys(value, fields) for key, value in block.items()}
 
 
-def _without(text: str, fields: Collection[str], depth: int) -> str:
+def _remove_fields(text: str, fields: Collection[str], depth: int) -> str:
     """Return a JSON text without `fields`, itself where there are none; raises ValueError for what is no JSON."""
     changed = False
 
@@ -101,7 +101,7 @@ def _scrub(value: Any, fields: Collection[str], depth: int) -> Any:
 
 def _by_line(text: str, fields: Collection[str], depth: int) -> str:
     try:
-        return "\n".join(_without(line, fields, depth) if line.strip() else line for line in text.split("\n"))
+        return "\n".join(_remove_fields(line, fields, depth) if line.strip() else line for line in text.split("\n"))
     except (ValueError, RecursionError):
         return _before_field(text, fields)
 

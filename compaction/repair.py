@@ -117,7 +117,7 @@ def missing_result(identifier: str) -> dict[str, Any]:
 
 
 def is_missing_result(block: Mapping[str, Any]) -> bool:
-    """Tell whether a result is the error that stands for one that was not there."""
+    """Return whether a result is the error that stands for one that was not there."""
     return block.get("content") == NO_RESULT and bool(block.get("is_error"))
 
 

@@ -30,11 +30,11 @@ def uncounted_bytes(content: Any) -> int:
             if isinstance(inner := block.get("content"), list):
                 total += uncounted_bytes(inner)
             if isinstance(source := block.get("source"), dict):
-                total += _uncounted(block, source)
+                total += _uncounted_length(block, source)
     return total
 
 
-def _uncounted(block: dict[str, Any], source: dict[str, Any]) -> int:
+def _uncounted_length(block: dict[str, Any], source: dict[str, Any]) -> int:
     data = source.get("data")
     if source.get("type") == "base64" and isinstance(data, str) and (facts := media_facts(block)) is not None:
         return max(0, len(data) - max(facts.tokens * CHARS_PER_TOKEN, len(data) // REQUEST_SHARE))

@@ -20,7 +20,7 @@ _SPOKEN: Final = THINKING | {"text", OPAQUE}
 
 
 def is_sound(view: Iterable[ViewMessage]) -> bool:
-    """Tell whether the Messages API takes a view as it is.
+    """Return whether the Messages API takes a view as it is.
 
     True is certain, False only means that `repair` has to see. Neighbouring messages of one role count as one message,
     as they do for the API. The calls of a last assistant message may be open.
@@ -64,12 +64,12 @@ class _Pairing:
         return True
 
     def takes_text(self, text: str) -> bool:
-        """Tell whether text may be here: after results, before calls."""
+        """Return whether text may be here: after results, before calls."""
         self.rest = True
         return not self.open and bool(text) and not text.isspace()
 
     def takes_user_blocks(self, content: list[dict[str, Any]]) -> bool:
-        """Tell whether these blocks may be here: first a result for each call, then the rest."""
+        """Return whether these blocks may be here: first a result for each call, then the rest."""
         for block in content:
             if block is None or acceptable("user", block) is not block:
                 return False
@@ -85,7 +85,7 @@ class _Pairing:
         return not (self.rest and self.open)
 
     def takes_assistant_blocks(self, content: list[dict[str, Any]]) -> bool:
-        """Tell whether these blocks may be here: calls last, and no thinking at the end."""
+        """Return whether these blocks may be here: calls last, and no thinking at the end."""
         kind = ""
         for block in content:
             if block is None or acceptable("assistant", block) is not block:

@@ -39,7 +39,7 @@ _NOTE_CHARS: Final = 300
 """Characters; no note is longer."""
 
 
-class _Counted:
+class _LazyTokens:
     """Counts a message when it is first asked for, and leaves the figure in its dict, where it is found from then on.
 
     `functools.cached_property` does so under a lock (before Python 3.12), which costs as much as the count.
@@ -60,7 +60,7 @@ class ViewMessage(msgspec.Struct, frozen=True, dict=True):
     content: Content
     seq: int = WRITTEN
 
-    tokens = _Counted()
+    tokens = _LazyTokens()
     """Estimated tokens; counted once, because every step asks for them several times."""
 
     def with_content(self, content: Content) -> ViewMessage:
@@ -101,7 +101,7 @@ def truncate_result(
         hidden = len(content) - limit
         if hidden <= 0 or (content.endswith("]") and hidden <= _noted_chars(content)):
             return None
-        kept_text = _read(content, read)[:limit]
+        kept_text = _apply_reader(content, read)[:limit]
         truncated = kept_text + note(len(content) - len(kept_text))
         return block | {"content": truncated} if len(truncated) < len(content) else None
     if not isinstance(content, list):
@@ -110,7 +110,7 @@ def truncate_result(
     total = sum(map(len, texts))
     if total <= limit + _noted_chars(result_tail(block)) or total <= limit + len(note(total - limit)):
         return None
-    shown = texts if read is None else [text and _read(text, read) for text in texts]
+    shown = texts if read is None else [text and _apply_reader(text, read) for text in texts]
     note_text = note(total - min(limit, sum(map(len, shown))))
     last = max(index for index, text in enumerate(texts) if text)
     kept: list[Any] = []
@@ -128,7 +128,7 @@ def truncate_result(
     return {**block, "content": kept}
 
 
-def _read(text: str, read: Callable[[str], str] | None) -> str:
+def _apply_reader(text: str, read: Callable[[str], str] | None) -> str:
     """Return what `read` makes of a text without the note of an earlier truncation."""
     return text if read is None else read(text[: len(text) - _noted_chars(text)])
 
@@ -194,7 +194,7 @@ class WholeResults:
         """Remember the whole of a result."""
         self._known[id(capped)] = (capped, whole)
 
-    def of(self, block: dict[str, Any]) -> dict[str, Any]:
+    def whole_of(self, block: dict[str, Any]) -> dict[str, Any]:
         """Return the whole of a result, or the block itself if it was not capped."""
         known = self._known.get(id(block))
         return known[1] if known else block

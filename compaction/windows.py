@@ -158,15 +158,15 @@ def window_of(model: str | None, default: int) -> int:
     """
     if model and (stated := _STATED.search(model.strip().lower())):
         return int(stated[1]) * _UNITS[stated[2]]
-    return _of(model, WINDOWS, default)
+    return _lookup(model, WINDOWS, default)
 
 
 def longest_answer_of(model: str | None, default: int) -> int:
     """Return how many tokens `model` may write in one answer, or `default` for a model that is not known."""
-    return _of(model, ANSWERS, default)
+    return _lookup(model, ANSWERS, default)
 
 
-def _of(model: str | None, table: Mapping[str, int], default: int) -> int:
+def _lookup(model: str | None, table: Mapping[str, int], default: int) -> int:
     return find_by_model(model, table) or default
 
 

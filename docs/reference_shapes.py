@@ -10,7 +10,7 @@ import msgspec
 
 from compaction.policy import Policy
 from compaction.shapes import codecs
-from compaction.shapes.inner import Decoded, SentMessage
+from compaction.shapes.inner import InnerMessage, SentMessage
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.tokens import json_text
 
@@ -330,11 +330,11 @@ def _served(shape: Shape, sent: list[Any], target: Shape) -> str:
     return " ".join([*cells, *left]) or "nothing"
 
 
-def _decoded(shape: Shape, message: Any) -> Decoded:
-    return Decoded(message["role"], message["content"]) if shape == "messages" else codecs.decode(shape, message)
+def _decoded(shape: Shape, message: Any) -> InnerMessage:
+    return InnerMessage(message["role"], message["content"]) if shape == "messages" else codecs.decode(shape, message)
 
 
-def _row(decoded: Decoded) -> tuple[str, str]:
+def _row(decoded: InnerMessage) -> tuple[str, str]:
     return decoded.role, json_text(decoded.content)
 
 

@@ -14,7 +14,7 @@ from compaction.messages import CACHE_MARK, count_marks
 from compaction.pins.serving import check
 from compaction.repair import repair
 from compaction.shapes import codecs
-from compaction.shapes.inner import Decoded, SentMessage, ShapeError
+from compaction.shapes.inner import InnerMessage, SentMessage, ShapeError
 from compaction.steps.snapshot import load_view
 from compaction.tokens import CHARS_PER_TOKEN
 from compaction.view import ViewMessage, strip_thinking
@@ -194,7 +194,7 @@ def _read_row(shape: Shape, row: bytes) -> SentMessage:
         if any(word in row for word in _CALL_WORDS):
             raise
     role = "assistant" if isinstance(value, dict) and value.get("role") == "assistant" else "user"
-    return SentMessage(row.decode(), {"role": role}, Decoded(role, UNREADABLE_ROW))
+    return SentMessage(row.decode(), {"role": role}, InnerMessage(role, UNREADABLE_ROW))
 
 
 def _head_view(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from actions.input.strict_json import Limits
     from actions.types.core import ContextBlockIn
-    from compaction.shapes.inner import Decoded
+    from compaction.shapes.inner import InnerMessage
 
 _DEFAULT_POLICY: Final = Policy()
 _turn: Final = msgspec.json.Decoder(TurnIn).decode
@@ -213,7 +213,7 @@ def _bounded(facts: TurnFacts) -> TurnFacts:
     return facts
 
 
-def _decoded(turn: ChatTurnIn | ItemsTurnIn, message: Any, pointer: str, limits: Limits) -> Decoded:
+def _decoded(turn: ChatTurnIn | ItemsTurnIn, message: Any, pointer: str, limits: Limits) -> InnerMessage:
     if not isinstance(message, dict):
         raise InvalidError("A message is an object.", pointer)
     for field in ("content", "output"):

@@ -15,7 +15,7 @@ from compaction.messages import find_inner_block, message_facts, turn_facts
 from compaction.policy import FIELDS, PolicyError, merge
 from compaction.shapes import codecs
 from compaction.shapes.acceptance import is_accepted
-from compaction.shapes.inner import Decoded, ShapeError
+from compaction.shapes.inner import InnerMessage, ShapeError
 from compaction.text.malformed import is_json_object
 from compaction.tokens import json_text
 from runtime.errors import RequestError
@@ -224,7 +224,7 @@ class _Reader:
     def _message(self, row: Row) -> None:
         if self._conversation is not None and row["seq"] >= self._conversation.get("next_seq", 0):
             raise self._error(f"seq {row['seq']} is beyond the conversation's end")
-        decoded = Decoded(row["role"], msgspec.json.decode(row["content"]))
+        decoded = InnerMessage(row["role"], msgspec.json.decode(row["content"]))
         if row.get("sent") is None:
             facts = self._facts_of(decoded._asdict())
             if find_inner_block(decoded.content) is not None:
@@ -237,7 +237,7 @@ class _Reader:
         if row.get("superseded_at") is None:
             self._facts.append((row["seq"], facts))
 
-    def _check_sent(self, row: Row, stored: Decoded) -> bool:
+    def _check_sent(self, row: Row, stored: InnerMessage) -> bool:
         """Check what came in another shape: every step works on what it is. Return whether it is served as it came."""
         if row.get("shape") is None:
             raise self._error("sent: the shape is missing")
@@ -272,7 +272,7 @@ class _Reader:
         messages = msgspec.json.decode(row["messages"], type=list[_Shown])
         if len(messages) != len(row["seqs"]):
             raise self._error("seqs are not one for each of messages")
-        decoded = [Decoded(each.role, msgspec.json.decode(each.content)) for each in messages]
+        decoded = [InnerMessage(each.role, msgspec.json.decode(each.content)) for each in messages]
         facts = [self._facts_of(message._asdict()) for message in decoded]
         for seq, message in zip(row["seqs"], decoded, strict=True):
             if seq in self._as_stored and find_inner_block(message.content) is not None:
@@ -303,7 +303,7 @@ class _Reader:
         return ExportFileError(self.number, detail)
 
 
-def _with_text_arguments(stored: Decoded) -> Decoded:
+def _with_text_arguments(stored: InnerMessage) -> InnerMessage:
     """Return a message with malformed arguments as text; files of earlier releases have them under `arguments`."""
     if isinstance(stored.content, str):
         return stored

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.quality.evidence import mentions, terms
-from compaction.text.clauses import GAP, clipped
+from compaction.text.clauses import GAP, clip_text
 from compaction.text.dates import with_iso_dates
-from compaction.text.identifiers import Text, ValueKind, folded, kind_of
+from compaction.text.identifiers import Text, ValueKind, fold_text, kind_of
 from compaction.text.salience import values
 from compaction.view import WRITTEN
 
@@ -109,7 +109,7 @@ class ClaimSource:
     @cached_property
     def words(self) -> frozenset[str]:
         """Return the stems of the source's content words."""
-        return terms(clipped(self._text, _READ_FOR_WORDS))
+        return terms(clip_text(self._text, _READ_FOR_WORDS))
 
     def has(self, fact: str) -> bool:
         """Return whether the source contains a value or a name."""
@@ -124,12 +124,12 @@ class ClaimSource:
         return (
             known
             if known is not None
-            else any(map(self._lookup.folded.__contains__, _search_terms(fact))) and self.has(fact)
+            else any(map(self._lookup.folded_text.__contains__, _search_terms(fact))) and self.has(fact)
         )
 
     def quotes(self, piece: str) -> bool:
         """Return whether the source contains a normalized piece of text verbatim."""
-        return piece in self._lookup.folded
+        return piece in self._lookup.folded_text
 
 
 class Sources:
@@ -175,7 +175,7 @@ class Sources:
 
 
 def _normalize_piece(text: str) -> str:
-    return Text(" ".join(text.split())).folded.strip(" .,;:!?\"'\u201c\u201d")
+    return Text(" ".join(text.split())).folded_text.strip(" .,;:!?\"'\u201c\u201d")
 
 
 def _search_terms(fact: str) -> list[str]:
@@ -186,7 +186,7 @@ def _search_terms(fact: str) -> list[str]:
         return [fact, fact[:4]]
     if kind_of(fact) is ValueKind.PATH:
         return [fact.rsplit("/", 1)[-1]]
-    return [_POSSESSIVE.sub("", folded(fact).lstrip("$\u20ac\u00a3\u00a5#"))]
+    return [_POSSESSIVE.sub("", fold_text(fact).lstrip("$\u20ac\u00a3\u00a5#"))]
 
 
 def _contains_fact(text: Text, fact: str) -> bool:
@@ -200,4 +200,4 @@ def _contains_fact(text: Text, fact: str) -> bool:
     if "/" in fact or "@" in fact or "_" in fact or "." in fact:
         return text.knows(fact)
     name = re.escape(_POSSESSIVE.sub("", fact))
-    return re.search(rf"(?<![^\W_]){name}{_ENDING}(?![^\W_])", text.folded) is not None
+    return re.search(rf"(?<![^\W_]){name}{_ENDING}(?![^\W_])", text.folded_text) is not None

@@ -61,10 +61,10 @@ class OnlyIn(NamedTuple, Generic[T]):
 
 def only_in(first: Sequence[T], second: Sequence[T]) -> OnlyIn[T]:
     """Return what is in one of two sequences and not in the other, each once."""
-    return OnlyIn(_without(first, set(second)), _without(second, set(first)))
+    return OnlyIn(_difference(first, set(second)), _difference(second, set(first)))
 
 
-def _without(these: Sequence[T], others: set[T]) -> tuple[T, ...]:
+def _difference(these: Sequence[T], others: set[T]) -> tuple[T, ...]:
     return tuple(each for each in dict.fromkeys(these) if each not in others)
 
 

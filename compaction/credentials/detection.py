@@ -68,14 +68,14 @@ def find_secrets(text: str) -> list[Secret]:
                 found.append((match.start, match.end, rank, kind))
     if not found:
         return []
-    return _in_characters(_merged(found), data, is_ascii=len(data) == len(text))
+    return _in_characters(_merge_spans(found), data, is_ascii=len(data) == len(text))
 
 
 def is_secret_field(name: str, value: str) -> str | None:
     """Return the kind of the credential that a field `name` holds as `value`, None if it holds none."""
     if not _NAME.fullmatch(name):
         return None
-    return _assigned(_Match(0, 0, value, {"name": name, "double": value, "sign": ":"}, b""))
+    return _kind_of_assignment(_Match(0, 0, value, {"name": name, "double": value, "sign": ":"}, b""))
 
 
 def is_secret_flag(flag: str, value: str) -> str | None:
@@ -112,7 +112,7 @@ _BEFORE: Final = 48
 """Bytes before a match that say what it is."""
 
 
-def _merged(found: Sequence[tuple[int, int, int, str]]) -> list[tuple[int, int, str]]:
+def _merge_spans(found: Sequence[tuple[int, int, int, str]]) -> list[tuple[int, int, str]]:
     """Return spans that do not overlap; of two that do, the one of the earlier rule names the kind of both."""
     merged: list[tuple[int, int, int, str]] = []
     for start, end, rank, kind in sorted(found):
@@ -202,7 +202,7 @@ def _classes(value: str) -> int:
 
 
 def _is_random(value: str) -> bool:
-    """Tell whether a value is one that a machine made: letters and digits together, and no words."""
+    """Return whether a value is one that a machine made: letters and digits together, and no words."""
     letters, digits = any(map(str.isalpha, value)), any(map(str.isdigit, value))
     return letters and digits and not _FILE.fullmatch(value) and not _ADDRESS.fullmatch(value)
 
@@ -218,7 +218,7 @@ def _kind_of_name(name: str) -> str:
     return "api key" if "api" in lowered else "key" if "key" in lowered else "credential"
 
 
-def _assigned(match: _Match) -> str | None:
+def _kind_of_assignment(match: _Match) -> str | None:
     """Return the kind of what is assigned to a name, None for a value that is a placeholder, code or a mere word."""
     named = match.named
     name = named["name"]
@@ -253,7 +253,7 @@ def _may_be_password(value: str, *, is_quoted: bool, is_constant: bool, named: d
     return not _NUMERIC.fullmatch(value) or len(value) >= _LEAST_WORD_PASSWORD
 
 
-def _said(match: _Match) -> str | None:
+def _kind_of_statement(match: _Match) -> str | None:
     """Return the kind of what somebody says is a password or a key, None for a mere word."""
     value = match.value
     is_quoted = "bare" not in match.named
@@ -266,7 +266,7 @@ def _said(match: _Match) -> str | None:
 
 
 def _is_elsewhere(value: str) -> bool:
-    """Tell whether a value says where a password is, or that there is none: a placeholder, a file, an address."""
+    """Return whether a value says where a password is, or that there is none: a placeholder, a file, an address."""
     if len(value) < _LEAST_WORD_PASSWORD or any(map(str.isspace, value)):
         return True
     named = _PLACEHOLDER.fullmatch(value) or _ADDRESS.fullmatch(value) or _FILE.fullmatch(value)
@@ -280,7 +280,7 @@ def _said_next(match: _Match) -> str | None:
         return None
     if "bare" in match.named and (_VERSIONED.fullmatch(value) or _classes(value) < 3) and "key" in match.named:  # noqa: PLR2004
         return None
-    return _said(match) if _is_random(value) and not _NUMERIC.fullmatch(value) else None
+    return _kind_of_statement(match) if _is_random(value) and not _NUMERIC.fullmatch(value) else None
 
 
 def _login(match: _Match) -> str | None:
@@ -364,7 +364,7 @@ def _options() -> Any:
     return options
 
 
-def _compiled(pattern: str) -> Any:
+def _compile_pattern(pattern: str) -> Any:
     return re2.compile(pattern, _options())
 
 
@@ -389,29 +389,29 @@ def _rules() -> tuple[tuple[_Rule, ...], Any]:
     """Return the rules, and what tells in one pass which of them match a text; made when a text is first searched."""
     rules = (
         # The more a rule tells of what it finds, the earlier it comes.
-        _Rule(_compiled(shapes.PEM), _always("private key"), _without_line_end),
-        _Rule(_compiled(shapes.PEM_END), _always("private key")),
-        _Rule(_compiled(shapes.PEM_BASE64), _always("private key")),
-        _Rule(_compiled(shapes.PUTTY), _always("private key"), _without_line_end),
-        _Rule(_compiled(shapes.TOKEN), _token),
-        _Rule(_compiled(shapes.AWS_PAIR), _random("aws key")),
-        _Rule(_compiled(shapes.URL_USERINFO), _url_password),
-        _Rule(_compiled(shapes.URL_USER), _random("token")),
-        _Rule(_compiled(shapes.ORACLE), _command),
-        _Rule(_compiled(shapes.AUTHORIZATION), _authorization),
-        _Rule(_compiled(shapes.BEARER), _random("token")),
-        _Rule(_compiled(shapes.COOKIE), _random("token")),
-        _Rule(_compiled(shapes.LISTED), _assigned),
-        _Rule(_compiled(shapes.ASSIGNED), _assigned, _without_next_field),
-        _Rule(_compiled(shapes.QUERY), _query, _without_next_field),
-        _Rule(_compiled(shapes.FLAG), _assigned),
-        _Rule(_compiled(shapes.COMMAND), _command),
-        _Rule(_compiled(shapes.TAGGED), _assigned),
-        _Rule(_compiled(shapes.CELL), _assigned),
-        _Rule(_compiled(shapes.PROSE), _said, _without_punctuation),
-        _Rule(_compiled(shapes.PROSE_NEXT), _said_next, _without_punctuation),
-        _Rule(_compiled(shapes.LOGIN), _login, _without_punctuation),
-        _Rule(_compiled(shapes.PROSE_UNSPACED), _said_unspaced, _without_punctuation),
-        _Rule(_compiled(shapes.CARD), _card),
+        _Rule(_compile_pattern(shapes.PEM), _always("private key"), _without_line_end),
+        _Rule(_compile_pattern(shapes.PEM_END), _always("private key")),
+        _Rule(_compile_pattern(shapes.PEM_BASE64), _always("private key")),
+        _Rule(_compile_pattern(shapes.PUTTY), _always("private key"), _without_line_end),
+        _Rule(_compile_pattern(shapes.TOKEN), _token),
+        _Rule(_compile_pattern(shapes.AWS_PAIR), _random("aws key")),
+        _Rule(_compile_pattern(shapes.URL_USERINFO), _url_password),
+        _Rule(_compile_pattern(shapes.URL_USER), _random("token")),
+        _Rule(_compile_pattern(shapes.ORACLE), _command),
+        _Rule(_compile_pattern(shapes.AUTHORIZATION), _authorization),
+        _Rule(_compile_pattern(shapes.BEARER), _random("token")),
+        _Rule(_compile_pattern(shapes.COOKIE), _random("token")),
+        _Rule(_compile_pattern(shapes.LISTED), _kind_of_assignment),
+        _Rule(_compile_pattern(shapes.ASSIGNED), _kind_of_assignment, _without_next_field),
+        _Rule(_compile_pattern(shapes.QUERY), _query, _without_next_field),
+        _Rule(_compile_pattern(shapes.FLAG), _kind_of_assignment),
+        _Rule(_compile_pattern(shapes.COMMAND), _command),
+        _Rule(_compile_pattern(shapes.TAGGED), _kind_of_assignment),
+        _Rule(_compile_pattern(shapes.CELL), _kind_of_assignment),
+        _Rule(_compile_pattern(shapes.PROSE), _kind_of_statement, _without_punctuation),
+        _Rule(_compile_pattern(shapes.PROSE_NEXT), _said_next, _without_punctuation),
+        _Rule(_compile_pattern(shapes.LOGIN), _login, _without_punctuation),
+        _Rule(_compile_pattern(shapes.PROSE_UNSPACED), _said_unspaced, _without_punctuation),
+        _Rule(_compile_pattern(shapes.CARD), _card),
     )
     return rules, _one_of(rules)

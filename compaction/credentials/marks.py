@@ -15,7 +15,7 @@ def mark_for(kind: str, seq: int | None) -> str:
 
 
 def has_mark(text: str) -> bool:
-    """Tell whether a text has a mark."""
+    """Return whether a text has a mark."""
     return _OPENS in text and _MARK.search(text) is not None
 
 
@@ -24,7 +24,7 @@ def without_marks(text: str) -> str:
     return _MARK.sub(" ", text) if _OPENS in text else text
 
 
-def blotted(text: str) -> str:
+def blank_marks(text: str) -> str:
     """Return a text of the same length in which a mark reads as a value that is left out."""
     return _MARK.sub(lambda mark: f"[{'*' * (len(mark[0]) - 2)}]", text) if _OPENS in text else text
 

@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from compaction.credentials.detection import find_secrets, is_secret_field, is_secret_flag
-from compaction.credentials.marks import blotted, mark_for, spans
+from compaction.credentials.marks import blank_marks, mark_for, spans
 from compaction.messages import CALLS, INSTRUCTION, OPAQUE, THINKING
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _JOINED: Final = re.compile(r"[A-Za-z0-9]{2}")
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 
 
-class _Known(NamedTuple):
+class _KnownSecret(NamedTuple):
     """A credential that was found, and what stands for it."""
 
     value: str
@@ -60,7 +60,7 @@ class Masker:
     """Masks what belongs together, such as one request, and knows afterwards what it has masked."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownSecret] = {}
         self._kinds: dict[tuple[str, str], None] = {}
 
     @property
@@ -71,10 +71,10 @@ class Masker:
     def mask_text(self, text: str, seq: int | None = None) -> str:
         """Return `text`, which is of message `seq`, with its credentials masked; itself without any."""
         for _ in range(_MOST_PASSES):
-            found = [(secret.start, secret.end, secret.kind) for secret in find_secrets(blotted(text))]
+            found = [(secret.start, secret.end, secret.kind) for secret in find_secrets(blank_marks(text))]
             if not found:
                 break
-            text = self._replaced(text, found, seq)
+            text = self._replace_found(text, found, seq)
         return text
 
     def mask_content(self, content: Content, seq: int | None = None) -> Content:
@@ -142,7 +142,7 @@ class Masker:
                 text = _replaced_whole(text, value, known.mark)
         return text
 
-    def _replaced(self, text: str, found: Sequence[tuple[int, int, str]], seq: int | None) -> str:
+    def _replace_found(self, text: str, found: Sequence[tuple[int, int, str]], seq: int | None) -> str:
         marked = spans(text)
         parts: list[str] = []
         at = 0
@@ -160,11 +160,11 @@ class Masker:
         known = self._known.get(value)
         mark = mark_for(kind, seq)
         if known is None:
-            self._known[value] = _Known(value, mark)
+            self._known[value] = _KnownSecret(value, mark)
             self._kinds[kind, value] = None
             for line in _LINES.split(value)[1:-1]:
                 if len(line) >= _LEAST_LINE:
-                    self._known.setdefault(line, _Known(line, mark))
+                    self._known.setdefault(line, _KnownSecret(line, mark))
         return mark
 
     def _blocks(self, content: Sequence[Any], seq: int | None) -> list[Any]:
@@ -199,11 +199,11 @@ class Masker:
         """Return texts that follow each other with their credentials masked: one may stand in two of them."""
         if len(texts) > 1:
             for joint in ("", "\n"):
-                texts = self._apart(texts, joint, seq)
+                texts = self._mask_joined(texts, joint, seq)
         return [self.mask_text(text, seq) for text in texts]
 
-    def _apart(self, texts: list[str], joint: str, seq: int | None) -> list[str]:
-        found = find_secrets(blotted(joint.join(texts)))
+    def _mask_joined(self, texts: list[str], joint: str, seq: int | None) -> list[str]:
+        found = find_secrets(blank_marks(joint.join(texts)))
         if not found:
             return texts
         masked = []
@@ -214,7 +214,7 @@ class Masker:
                 for start, end, kind in found
                 if start < at + len(text) and end > at
             ]
-            masked.append(self._replaced(text, own, seq))
+            masked.append(self._replace_found(text, own, seq))
             at += len(text) + len(joint)
         return masked
 
@@ -271,7 +271,7 @@ def _replaced_whole(text: str, value: str, mark: str) -> str:
     return replaced
 
 
-def _without_half(text: str, known: _Known) -> str:
+def _without_half(text: str, known: _KnownSecret) -> str:
     """Return a text that was cut without the half of a credential that the cut left at its edge."""
     value = known.value
     if len(value) < 2 * _LEAST_HALF:
@@ -289,7 +289,7 @@ def _without_half(text: str, known: _Known) -> str:
     return text
 
 
-def _without_head(text: str, known: _Known) -> str:
+def _without_head(text: str, known: _KnownSecret) -> str:
     at = text.rfind(known.value[:_LEAST_HALF])
     while at >= 0:
         length = _common(text[at : at + len(known.value)], known.value)

@@ -17,16 +17,16 @@ from compaction.text.clauses import (
     READ_CHARS,
     ROW_JOINT,
     Record,
-    clipped,
+    clip_text,
     first_records,
-    named,
+    name_fields,
     one_line,
     pieces,
     prose,
     row_of,
-    structured,
+    split_records,
 )
-from compaction.text.dates import reckoned, stamped
+from compaction.text.dates import add_dates, split_stamp
 from compaction.text.names import attribution
 from compaction.text.salience import BOUND_WORDS, Source, Weights, clean, content_words, fields, recency, values
 
@@ -150,7 +150,7 @@ class Draft:
 
     def add_speech(self, source: Source, text: str, place: int, name: str = "") -> None:
         """Append a message by its author's `name`, if known, or a line of an earlier summary."""
-        text = clean(clipped(text, self._max_read))
+        text = clean(clip_text(text, self._max_read))
         if self.talk:
             self._add_talk(source, text, place, name)
             return
@@ -170,7 +170,7 @@ class Draft:
 
     def _add_talk(self, source: Source, text: str, place: int, name: str) -> None:
         """Append the statements of a message. Relative days get their dates."""
-        day, text = stamped(text)
+        day, text = split_stamp(text)
         if day or place - self._dated > _DATED_MESSAGES:
             self.add_day_heading(day, place)
         # A line of an earlier extract is short even if its message was long.
@@ -194,7 +194,7 @@ class Draft:
         text = one_line(clean(text))
         earlier = self._changes.find_replaced(text, line.place)
         if line.heading is not None:
-            text = reckoned(text, line.heading.day)
+            text = add_dates(text, line.heading.day)
         if earlier is None:
             return text
         earlier.telling *= _TAKEN_BACK
@@ -215,9 +215,9 @@ class Draft:
 
     def add_result(self, line: Line | None, text: str, place: int, *, failed: bool = False) -> None:
         """Append a tool result, to the line of its call if that is known."""
-        text = clean(clipped(text, self._max_read))
+        text = clean(clip_text(text, self._max_read))
         failed = failed or reads_as_error(text)
-        records = structured(text)
+        records = split_records(text)
         flat = [clause for record in records for clause in record.clauses]
         worths = [0.0] * len(flat)
         if failed and flat:
@@ -243,7 +243,7 @@ class Draft:
         self._add(
             line,
             line.groups,
-            structured(clean(clipped(text, self._max_read))) or [Record(clauses=[""])],
+            split_records(clean(clip_text(text, self._max_read))) or [Record(clauses=[""])],
             "result",
             [_CALL_WORTH],
         )
@@ -346,7 +346,7 @@ def _parse_carried(text: str) -> list[Record]:
         first = records[-1].clauses[0] if records else ""
         name, _, rest = first.partition(": ")
         label, first = (f"{name}: ", rest) if ": " in rest.split(FIELD_JOINT, 1)[0] else ("", first)
-        if row := named(part, first):
+        if row := name_fields(part, first):
             if records[-1].joint != ROW_JOINT:
                 records[-1] = Record(label, [first], ROW_JOINT, label)
             records[-1].clauses.append(row)

@@ -13,10 +13,10 @@ from compaction.frames.wordings import ENGLISH, EXTRACT_LINES
 from compaction.messages import THINKING, blocks
 from compaction.summary.zone import SAYS_NOTHING
 from compaction.text.clauses import READ_CHARS, chars_in
-from compaction.text.dates import stamped
-from compaction.text.names import attributed
+from compaction.text.dates import split_stamp
+from compaction.text.names import split_attribution
 from compaction.text.outline import read_share
-from compaction.text.salience import Source, clean, disarmed, values
+from compaction.text.salience import Source, clean, neutralize_markers, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,7 +95,7 @@ def extract_placed(
         best = max(draft.clauses, key=lambda clause: (selection.rate(clause), -clause.index))
         text = f"{text}\n{best.line.prefix}{best.group.lead}{best.text}"
         best.line.open = True
-    return disarmed(text)[: max(0, max_chars)], [line.sources() for line in draft.kept_lines()]
+    return neutralize_markers(text)[: max(0, max_chars)], [line.sources() for line in draft.kept_lines()]
 
 
 def _render(draft: Draft, *, roomy: bool) -> str:
@@ -209,7 +209,7 @@ def previous_lines(previous: str) -> list[str]:
 def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
     for number, text in enumerate(lines):
         place = number - len(lines)
-        day, rest = stamped(text)
+        day, rest = split_stamp(text)
         if day is not None and not rest:
             draft.add_day_heading(day, place)
             continue
@@ -217,7 +217,7 @@ def _read_previous(draft: Draft, lines: Sequence[str]) -> None:
             name, arguments, outcome = match.groups(default="")
             draft.add_carried_call(name, arguments, outcome, place)
             continue
-        speaker, name, said = attributed(text.removeprefix("- "))
+        speaker, name, said = split_attribution(text.removeprefix("- "))
         source = _SOURCES.get(speaker)
         if source is None:
             draft.add_speech("note", text, place)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from compaction.extract.talk import strip_opening
 from compaction.text.clauses import FIELD_JOINT, GAP
-from compaction.text.dates import written
+from compaction.text.dates import format_day
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,7 +93,7 @@ class Heading:
 
     def text(self) -> str:
         """Return the heading's line, in the form of a time stamp before a message."""
-        return f"[{written(self.day)}]"
+        return f"[{format_day(self.day)}]"
 
 
 @dataclass(slots=True)

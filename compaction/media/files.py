@@ -172,7 +172,7 @@ def image_tokens(size: ImageSize) -> int:
 
 def image_size(data: str) -> ImageSize | None:
     """Return the size that the header of a PNG, JPEG, GIF or WebP file in base64 states, None for any other."""
-    head = _decoded(data, _HEADER_BYTES)
+    head = _decode_base64(data, _HEADER_BYTES)
     try:
         if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
             return _sane(*struct.unpack(">II", head[16:24]))
@@ -180,7 +180,7 @@ def image_size(data: str) -> ImageSize | None:
             return _sane(*struct.unpack("<HH", head[6:10]))
         if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
             return _webp_size(head)
-        return _jpeg_size(_decoded(data, _JPEG_BYTES)) if head.startswith(b"\xff\xd8") else None
+        return _jpeg_size(_decode_base64(data, _JPEG_BYTES)) if head.startswith(b"\xff\xd8") else None
     except struct.error:
         # The file ends before its header does.
         return None
@@ -244,7 +244,7 @@ def _pages_of(data: str) -> int:
     """
     if len(data) > _MOST_PDF_CHARS:
         return 0
-    raw = _decoded(data, len(data))
+    raw = _decode_base64(data, len(data))
     if b"%PDF-" not in raw[:1_024]:
         return 0
     texts = [raw, *_object_streams(raw)]
@@ -289,7 +289,7 @@ def _object_streams(raw: bytes) -> list[bytes]:
 def audio_seconds(data: str, audio_format: str = "") -> float:
     """Return how long a recording in base64 is, by its header, else by its bytes."""
     count = file_bytes(data)
-    head = _decoded(data, 4_096)
+    head = _decode_base64(data, 4_096)
     rate = 0
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         at = head.find(b"fmt ")
@@ -305,7 +305,7 @@ def _mp3_rate(data: str, head: bytes) -> int:
     if head.startswith(b"ID3"):
         # What comes before the first frame may have pictures in it.
         start = 10 + sum((byte & 0x7F) << shift for byte, shift in zip(head[6:10], (21, 14, 7, 0), strict=False))
-    head = _decoded(data, start + 4_096) if start + 4 > len(head) else head
+    head = _decode_base64(data, start + 4_096) if start + 4 > len(head) else head
     at = head.find(b"\xff", start)
     while 0 <= at < len(head) - 2:
         version, layer = head[at + 1] >> 3 & 3, head[at + 1] >> 1 & 3
@@ -320,7 +320,7 @@ def audio_tokens(data: str, audio_format: str = "") -> int:
     return max(1, math.ceil(audio_seconds(data, audio_format) * AUDIO_TOKENS_PER_SECOND))
 
 
-def _decoded(data: str, count: int) -> bytes:
+def _decode_base64(data: str, count: int) -> bytes:
     """Return at most the first `count` bytes of base64 text, b"" for what is none."""
     part = data[: -(-count // 3) * 4]
     try:

@@ -74,7 +74,7 @@ def shed_media(view: Sequence[ViewMessage], limits: MediaLimits, *, beside: Medi
     every = media_of(view)
     if not every or (not (beside + _total(every)).exceeds(limits) and not _has_too_large(every, limits)):
         return ShedMedia(tuple(view))
-    return replace_media(view, _over(every, limits, beside))
+    return replace_media(view, _select_excess(every, limits, beside))
 
 
 def replace_media(view: Sequence[ViewMessage], media: Collection[Medium]) -> ShedMedia:
@@ -88,7 +88,7 @@ def replace_media(view: Sequence[ViewMessage], media: Collection[Medium]) -> She
     for medium in media:
         places.setdefault(medium.message, set()).add(medium.place)
     changed = tuple(
-        message if (own := places.get(index)) is None else message.with_content(_replaced(message, own))
+        message if (own := places.get(index)) is None else message.with_content(_replace_media(message, own))
         for index, message in enumerate(view)
     )
     last = max((message.seq for message in view), default=WRITTEN)
@@ -137,7 +137,7 @@ _BRACKETS: Final = str.maketrans("[]", "()")
 """A name from outside must not end the note, nor begin another one."""
 
 
-def _replaced(message: ViewMessage, places: Collection[tuple[int, ...]]) -> Any:
+def _replace_media(message: ViewMessage, places: Collection[tuple[int, ...]]) -> Any:
     def new(block: Any, place: tuple[int, ...]) -> Any:
         if place in places:
             return named_medium(block, message.seq, place[0])
@@ -164,7 +164,7 @@ def _is_too_large(medium: Medium, limits: MediaLimits) -> bool:
     return medium.facts.kind == "image" and 0 < limits.image_bytes < medium.facts.encoded_bytes
 
 
-def _over(media: Sequence[Medium], limits: MediaLimits, beside: MediaLoad) -> list[Medium]:
+def _select_excess(media: Sequence[Medium], limits: MediaLimits, beside: MediaLoad) -> list[Medium]:
     """Return the media that have to go, oldest first."""
     gone = {medium for medium in media if _is_too_large(medium, limits)}
     for measure, limit in (

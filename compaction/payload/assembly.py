@@ -13,7 +13,7 @@ from compaction.messages import blocks, has_thinking, is_request, tool_result_id
 from compaction.pins.serving import fit_with_rules
 from compaction.policy import reserved_output
 from compaction.repair import repair
-from compaction.shorten.fitting import Fitted, fit_history
+from compaction.shorten.fitting import FittedHistory, fit_history
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps.ladder import over_by_fixed
 from compaction.text.outline import ContextBlock, outline, read_share
@@ -82,7 +82,7 @@ class History(NamedTuple):
     frame_code: str = ""
     """Of the conversation's frames."""
 
-    def scaled(self, tokens: float) -> int:
+    def scale_estimate(self, tokens: float) -> int:
         """Return what the API is expected to count for an estimate."""
         return math.ceil(tokens * self.factor)
 
@@ -110,7 +110,7 @@ class Assembly(NamedTuple):
     prior_tokens: int
     turn_tokens: int
     user_tokens: int
-    fitted: Fitted
+    fitted: FittedHistory
     exchanges_total: int
     budget: int
     reserved: int
@@ -146,17 +146,17 @@ def assemble(layers: Layers, policy: Policy, about: History, *, reserved: int | 
     history, asked = _answer_open_calls(layers.history, layers.user_message, speaks=speaks)
     shed = shed_media(history, limits_of(policy), beside=media_load([asked.content] if asked else []))
     history = shed.view
-    system = about.scaled(fixed_tokens(layers.system, layers.tools) + about.unstored)
-    user = about.scaled(asked.tokens) if asked else 0
+    system = about.scale_estimate(fixed_tokens(layers.system, layers.tools) + about.unstored)
+    user = about.scale_estimate(asked.tokens) if asked else 0
     room = budget - held - system - user
     prior, turn, given_way = _fit_context(layers, history, asked, room, about, policy)
     warnings: tuple[str, ...] = ()
     if given_way and (loop := _thinking_loop(history, asked)) is not None:
         # What was thought in the loop is signed for the context that its first call had.
-        before, request = history[:loop], about.scaled(history[loop].tokens)
+        before, request = history[:loop], about.scale_estimate(history[loop].tokens)
         if _fit_context(layers, before, None, room + user - request, about, policy)[:2] != (prior, turn):
             history, warnings = strip_thinking(history, _last_seq(history), from_index=loop), (_STRIPPED,)
-    prior_tokens, turn_tokens = about.scaled(blocks_tokens(prior)), about.scaled(blocks_tokens(turn))
+    prior_tokens, turn_tokens = about.scale_estimate(blocks_tokens(prior)), about.scale_estimate(blocks_tokens(turn))
     fitted = fit_with_rules(
         lambda left: _fit(history, asked, left, about),
         room - prior_tokens - turn_tokens,
@@ -197,7 +197,7 @@ def _output_warnings(asked: int | None, held: int, budget: int) -> list[str]:
     ]
 
 
-def _fit(history: View, asked: ViewMessage | None, room: float, about: History) -> Fitted:
+def _fit(history: View, asked: ViewMessage | None, room: float, about: History) -> FittedHistory:
     return fit_history(
         history,
         room,
@@ -218,11 +218,11 @@ def _fit_context(
     What history cannot do without comes first, and so do the long texts in it, as far as half of the room goes.
     """
     given = blocks_tokens((*layers.prior, *layers.turn))
-    if given and about.scaled(given + view_tokens(history)) + len(history) + 2 > room:
+    if given and about.scale_estimate(given + view_tokens(history)) + len(history) + 2 > room:
         whole = history if asked is None else (*history, asked)
         uncut = drop_oldest(whole, lambda *_: False, carries_summary=about.carries_summary).view
         uncut = uncut if asked is None else uncut[:-1]
-        room -= max(_fit(history, asked, 0, about).tokens, min(about.scaled(view_tokens(uncut)), room // 2))
+        room -= max(_fit(history, asked, 0, about).tokens, min(about.scale_estimate(view_tokens(uncut)), room // 2))
     # Two tokens less, since both kinds are rounded up.
     return fit_blocks(layers.prior, layers.turn, int((room - 2) / about.factor), policy)
 
@@ -363,7 +363,7 @@ def fixed_warnings(fixed: int, policy: Policy) -> list[str]:
     ]
 
 
-def drop_warnings(fitted: Fitted, exchanges: int) -> list[str]:
+def drop_warnings(fitted: FittedHistory, exchanges: int) -> list[str]:
     """Say what the guard left out of a history of so many exchanges, and what it cut."""
     warnings: list[str] = []
     if (dropped := exchanges - fitted.kept) > 0:

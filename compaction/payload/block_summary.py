@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from compaction.summary.frames import DATA, code, frame, quoted, title
+from compaction.summary.frames import DATA, code, frame, quote_lines, title
 from compaction.text.outline import split_structured
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
@@ -59,7 +59,7 @@ def part_prompt(source: str, name: str, part: str, number: int, total: int, poli
     """Return the request for the summary of one part, `number` of `total` (1 = the first)."""
     which = "the document" if total == 1 else f"part {number} of {total} of the document"
     return (
-        f"{_about(source, name)}\n{frame('document', quoted(part, DATA), code(part))}\n\n"
+        f"{_describe_block(source, name)}\n{frame('document', quote_lines(part, DATA), code(part))}\n\n"
         f"Write the summary of {which} in at most {_words(policy)} words."
     )
 
@@ -67,9 +67,10 @@ def part_prompt(source: str, name: str, part: str, number: int, total: int, poli
 def merge_prompt(source: str, name: str, summaries: Sequence[str], policy: Policy) -> str:
     """Return the request for one summary made of those of successive parts."""
     secret = code(*summaries)
-    framed = "\n".join(frame("part-summary", quoted(summary, DATA), secret) for summary in summaries)
+    framed = "\n".join(frame("part-summary", quote_lines(summary, DATA), secret) for summary in summaries)
     return (
-        f"{_about(source, name)} It was read in parts; these are the summaries of the parts, in order.\n{framed}\n\n"
+        f"{_describe_block(source, name)} It was read in parts; these are the summaries of the parts, in order.\n"
+        f"{framed}\n\n"
         f"Make one summary of the document from them, in at most {_words(policy)} words."
     )
 
@@ -89,17 +90,17 @@ def groups(summaries: Sequence[str], max_chars: int) -> list[list[str]]:
     return grouped
 
 
-def noted(summary: str, text: str) -> str:
+def add_note(summary: str, text: str) -> str:
     """Return a summary as it replaces `text`: it says that it is one."""
     return f"{_NOTE.format(chars=len(text))}\n{summary.strip()}"
 
 
 def is_shorter(summary: str, text: str) -> bool:
-    """Tell whether a summary says something and takes less of the context than `text`."""
-    return bool(summary.strip()) and text_weight(noted(summary, text)) < text_weight(text)
+    """Return whether a summary says something and takes less of the context than `text`."""
+    return bool(summary.strip()) and text_weight(add_note(summary, text)) < text_weight(text)
 
 
-def _about(source: str, name: str) -> str:
+def _describe_block(source: str, name: str) -> str:
     called = f", titled {title(name)}" if name else ""
     return f"A document from {title(source)}{called}."
 

@@ -16,14 +16,14 @@ from compaction.shorten.fitting import fit_history
 if TYPE_CHECKING:
     from compaction.payload.stored_context import StoredContext
     from compaction.policy import Policy
-    from compaction.shorten.fitting import Fitted
+    from compaction.shorten.fitting import FittedHistory
     from compaction.view import View
 
 
 class FittedContext(NamedTuple):
     """A context that had to be parsed: to be capped, stripped of stale thinking, repaired, or fitted."""
 
-    history: Fitted
+    history: FittedHistory
     exchanges: int
     """Exchanges of the whole context."""
     fixed: int

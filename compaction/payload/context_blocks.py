@@ -19,7 +19,7 @@ _ANY_SEQ: Final = 9_999_999
 """Placeholder for the seq that a block gets when it is stored: as long as any."""
 
 
-class Prepared(NamedTuple):
+class PreparedBlock(NamedTuple):
     """A context block with all that is stored of it; tokens are those of the block as it is in a message."""
 
     source: str
@@ -32,7 +32,7 @@ class Prepared(NamedTuple):
     """Over `context_block_compact_chars`: worth a summary."""
 
 
-def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
+def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[PreparedBlock]:
     """Return a turn's blocks with their outlines, each short enough to be carried over alone, with its handle."""
     max_read = read_share(len(block.text) for block in blocks)
     prepared = []
@@ -45,7 +45,7 @@ def prepare(blocks: Sequence[ContextBlock], policy: Policy) -> list[Prepared]:
         if handle and outline_tokens >= tokens:
             short, outline_tokens = block.text, tokens
         prepared.append(
-            Prepared(
+            PreparedBlock(
                 block.source,
                 block.title,
                 block.text,
@@ -65,10 +65,10 @@ def masked_outlines(blocks: Iterable[ContextBlock], policy: Policy) -> tuple[Con
     """
     if policy.secrets == "keep":
         return tuple(blocks)
-    return tuple(map(_masked, blocks))
+    return tuple(map(_mask_block, blocks))
 
 
-def _masked(block: ContextBlock) -> ContextBlock:
+def _mask_block(block: ContextBlock) -> ContextBlock:
     if block.is_carried:
         return block._replace(text=mask_text(block.text, block.seq))
     outline = block.outline and mask_text(block.outline, block.seq)

@@ -71,7 +71,7 @@ def _list_unread(stored: StoredContext, working: Working) -> list[int]:
 
 
 def _has_skipped_rounds(view: View) -> bool:
-    """Tell whether what follows the request that was answered last is not what was stored next to it."""
+    """Return whether what follows the request that was answered last is not what was stored next to it."""
     answer = last_answer(view)
     request = next(
         (index for index in reversed(range(answer)) if is_request(view[index].role, view[index].content)), -1

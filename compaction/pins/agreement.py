@@ -20,7 +20,7 @@ def proposals(rules: Sequence[Pin], asked: Sequence[Pin]) -> dict[str, Pin]:
     """
     meant: dict[str, Pin] = {}
     detected = [rule for rule in rules if rule.source == "standing_instruction"] if asked else []
-    words = {rule.id: _Read.of(rule).words for rule in detected}
+    words = {rule.id: _ParsedRule.parse(rule).words for rule in detected}
     for request in asked:
         earlier = [rule for rule in detected if rule.seq < request.seq]
         if earlier:
@@ -29,7 +29,7 @@ def proposals(rules: Sequence[Pin], asked: Sequence[Pin]) -> dict[str, Pin]:
 
 
 def _meant(request: Pin, earlier: Sequence[Pin], words: Mapping[str, frozenset[str]]) -> Sequence[Pin]:
-    named = _Read.of(request).words - _OF_WITHDRAWALS
+    named = _ParsedRule.parse(request).words - _OF_WITHDRAWALS
     shared = {rule.id: len(named & words[rule.id]) for rule in earlier}
     if most := max(shared.values()):
         return [rule for rule in earlier if shared[rule.id] == most]
@@ -51,12 +51,12 @@ def _proposal_warning(seq: int, rules: Sequence[str]) -> str:
     if len(rules) == 1:
         return f"message {seq} may ask to forget the rule {rules[0]}: it is in force until somebody withdraws it"
     return (
-        f"message {seq} may ask to forget {len(rules)} rules, {listed(rules)}: "
+        f"message {seq} may ask to forget {len(rules)} rules, {format_names(rules)}: "
         "they are in force until somebody withdraws them"
     )
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Return names as one text; of many the first ones and how many more there are."""
     more = f" and {len(names) - _NAMED_RULES} others" if len(names) > _NAMED_RULES else ""
     return ", ".join(names[:_NAMED_RULES]) + more
@@ -75,8 +75,8 @@ def disagreements(rules: Sequence[Pin]) -> list[Disagreement]:
 
     They have the same words, with and without a "not", or with another number, language or opposite.
     """
-    read = [_Read.of(rule) for rule in rules]
-    return _apart((one, other) for index, other in enumerate(read) for one in read[:index])
+    read = [_ParsedRule.parse(rule) for rule in rules]
+    return _to_disagreements((one, other) for index, other in enumerate(read) for one in read[:index])
 
 
 def disagreements_of(rule_id: str, rules: Sequence[Pin]) -> list[Disagreement]:
@@ -84,12 +84,12 @@ def disagreements_of(rule_id: str, rules: Sequence[Pin]) -> list[Disagreement]:
     place = next((place for place, rule in enumerate(rules) if rule.id == rule_id), None)
     if place is None:
         return []
-    read = [_Read.of(rule) for rule in rules]
+    read = [_ParsedRule.parse(rule) for rule in rules]
     own = read[place]
-    return _apart([*((one, own) for one in read[:place]), *((own, other) for other in read[place + 1 :])])
+    return _to_disagreements([*((one, own) for one in read[:place]), *((own, other) for other in read[place + 1 :])])
 
 
-def _apart(pairs: Iterable[tuple[_Read, _Read]]) -> list[Disagreement]:
+def _to_disagreements(pairs: Iterable[tuple[_ParsedRule, _ParsedRule]]) -> list[Disagreement]:
     return [Disagreement(one.id, other.id, kind) for one, other in pairs if (kind := _kind(one, other)) is not None]
 
 
@@ -100,7 +100,7 @@ def without_stated(line: str, rules: Sequence[Pin]) -> str:
     """
     if WITHDRAWS.search(line.lower()) or _WITHDRAWN.search(line):
         return line
-    read = [_Read.of(rule) for rule in rules]
+    read = [_ParsedRule.parse(rule) for rule in rules]
     if _states_one(line, read):
         return ""
     opening = _OPENING.match(line)
@@ -112,31 +112,31 @@ def without_stated(line: str, rules: Sequence[Pin]) -> str:
     return line[:begins] + " ".join(kept) if kept else ""
 
 
-def _states_one(text: str, rules: Sequence[_Read]) -> bool:
-    said = _Read.of(Pin("", 0, text, "standing_instruction"))
+def _states_one(text: str, rules: Sequence[_ParsedRule]) -> bool:
+    said = _ParsedRule.parse(Pin("", 0, text, "standing_instruction"))
     return any(said.states(rule) for rule in rules)
 
 
-class _Read(NamedTuple):
+class _ParsedRule(NamedTuple):
     id: str
     words: frozenset[str]
     """What it is about."""
     forbids: bool
 
     @classmethod
-    def of(cls, rule: Pin) -> _Read:
+    def parse(cls, rule: Pin) -> _ParsedRule:
         words = [match[0].replace("\u2019", "'") for match in _WORD.finditer(rule.text.lower())]
         forbids = sum(word in _NEGATIONS for word in words) % 2 == 1
         return cls(rule.id, _stems(word for word in words if word not in _NOT_OF_THE_MATTER), forbids)
 
-    def states(self, rule: _Read) -> bool:
-        """Tell whether it says what a rule does and little else; who says it is nothing else."""
+    def states(self, rule: _ParsedRule) -> bool:
+        """Return whether it says what a rule does and little else; who says it is nothing else."""
         other = self.words - rule.words - _TELLING
         alike = bool(rule.words) and rule.words <= self.words and self.forbids == rule.forbids
         return alike and len(other) <= _OTHER_WORDS * len(rule.words)
 
 
-def _kind(one: _Read, other: _Read) -> Literal["duplicate", "conflict"] | None:
+def _kind(one: _ParsedRule, other: _ParsedRule) -> Literal["duplicate", "conflict"] | None:
     both, either = one.words & other.words, one.words | other.words
     if not both:
         return None
@@ -151,7 +151,7 @@ def _kind(one: _Read, other: _Read) -> Literal["duplicate", "conflict"] | None:
 
 
 def _exclude(one: str, other: str) -> bool:
-    """Tell whether a rule can only have one of two words."""
+    """Return whether a rule can only have one of two words."""
     return (one.isdigit() and other.isdigit()) or any({one, other} <= group for group in _ALTERNATIVES)
 
 

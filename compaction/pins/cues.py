@@ -25,7 +25,7 @@ class Cues:
         )
 
     def are_in(self, text: str) -> bool:
-        """Tell whether one of them is in a text, which is in small letters."""
+        """Return whether one of them is in a text, which is in small letters."""
         if self._begins.search(text):
             return True
         return self._stands is not None and not text.isascii() and self._stands.search(text) is not None

@@ -97,5 +97,5 @@ def _texts(content: Any) -> Iterator[SaidText]:
 
 
 def _is_storable(text: str) -> bool:
-    """Tell whether Postgres takes a text: not if it has a NUL, or half of a surrogate pair."""
+    """Return whether Postgres takes a text: not if it has a NUL, or half of a surrogate pair."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)

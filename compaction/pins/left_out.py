@@ -52,7 +52,7 @@ def without_note(view: Sequence[ViewMessage], note: str) -> View:
     message = view[host]
     if message.seq == WRITTEN and message.content == note:
         return (*view[:host], *view[host + 1 :])
-    bare = _without(message.content, note)
+    bare = _remove_note(message.content, note)
     return tuple(view) if bare is None else (*view[:host], message.with_content(bare), *view[host + 1 :])
 
 
@@ -70,7 +70,7 @@ def note_at(text: str) -> int:
     return noted.start() if noted else len(text)
 
 
-def _without(content: Any, note: str) -> Any:
+def _remove_note(content: Any, note: str) -> Any:
     if isinstance(content, str):
         return without_words(content, note)
     last = _text(content)

@@ -80,7 +80,7 @@ def own_words(text: str) -> str:
     begins = stated_name(text).length
     pieces: list[str] = []
     at = 0
-    for start, end in _merged(sorted(_spans_of_others(text, begins))):
+    for start, end in _merge_spans(sorted(_spans_of_others(text, begins))):
         pieces += [text[at:start], _KEEPS_BREAKS.sub(OTHERS, text[start:end])]
         at = end
     blanked = "".join([*pieces, text[at:]])
@@ -89,7 +89,7 @@ def own_words(text: str) -> str:
     return " " * begins + own[begins:]
 
 
-def _merged(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _merge_spans(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     reached = 0
     for start, end in spans:
         if end > reached:
@@ -101,7 +101,7 @@ def _spans_of_others(text: str, begins: int) -> Iterator[tuple[int, int]]:
     if reporting.asks_about_text(text) or reporting.is_letter(text):
         yield begins, len(text)
         return
-    yield from _tagged(text)
+    yield from _tagged_spans(text)
     lines = list(_lines(text, begins))
     index = 0
     was_blank, was_indented = True, False
@@ -160,7 +160,7 @@ def _fence_end(lines: list[_Line], index: int, fence: re.Match[str]) -> int:
     return next((at for at in range(index + 1, len(lines)) if mark in lines[at].text), len(lines) - 1)
 
 
-def _tagged(text: str) -> Iterator[tuple[int, int]]:
+def _tagged_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield where elements such as `<document>` begin and end; one without an end goes to the last line."""
     lowered = text.lower()
     unclosed: set[str] = set()

@@ -72,7 +72,7 @@ class Pin(NamedTuple):
     """Of the latest request: whether the assistant has answered it."""
 
 
-class Pinned(NamedTuple):
+class PinnedView(NamedTuple):
     """A view with its pins in place."""
 
     view: View
@@ -119,16 +119,16 @@ def masked_pins(pins: Iterable[Pin], policy: Policy) -> tuple[Pin, ...]:
 
 def pin(
     view: Sequence[ViewMessage], pins: Sequence[Pin], *, max_tokens: int, language: str = "english", code: str = ""
-) -> Pinned:
+) -> PinnedView:
     """Return `view`, which holds no frame, with a frame of the pins whose messages it does not show.
 
     The frame is worded in `language`, has the conversation's `code` and costs at most `max_tokens` estimated tokens.
     """
-    framed, dropped = bound(missing_pins(view, pins, code), max_tokens=max_tokens, language=language, code=code)
-    return Pinned(with_pins(view, framed, language, code), framed, dropped)
+    framed, dropped = fit_pins(missing_pins(view, pins, code), max_tokens=max_tokens, language=language, code=code)
+    return PinnedView(with_pins(view, framed, language, code), framed, dropped)
 
 
-def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
+def with_left_out(pinned: PinnedView, note: str, last: int) -> PinnedView:
     """Return a view with its pins and the note of what it leaves out, up to seq `last`; unchanged for no note."""
     if not note or not pinned.view:
         return pinned
@@ -136,7 +136,7 @@ def with_left_out(pinned: Pinned, note: str, last: int) -> Pinned:
     return pinned._replace(view=with_note(pinned.view, note), framed=(*pinned.framed, noted))
 
 
-def bound(
+def fit_pins(
     pins: Sequence[Pin], *, max_tokens: int, language: str = "english", code: str = ""
 ) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
     """Return the pins whose frame costs at most `max_tokens` estimated tokens, and those that found no room.
@@ -191,12 +191,12 @@ def missing_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "
     host = frames_index(view)
     # Behind a summary that the API signed a note of what is left out may stand before the frame.
     hosts = () if host is None else view[host : host + 1 + is_signed_alone(view)]
-    framed = {text for each in hosts for text in _framed(each.content, pins, code)}
+    framed = {text for each in hosts for text in _texts_in_frame(each.content, pins, code)}
     return tuple(pin for pin in pins if pin.text not in framed and not _says(texts.get(pin.seq, ""), pin))
 
 
 def _says(text: str, pin: Pin) -> bool:
-    """Tell whether the text of a pin's own message has the pin, whose credentials may be masked."""
+    """Return whether the text of a pin's own message has the pin, whose credentials may be masked."""
     return pin.text in text or (has_mark(pin.text) and pin.text in mask_text(text, pin.seq))
 
 
@@ -224,12 +224,12 @@ def with_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str = 
     """
     if not pins or not view or _stands_in(view, pins, code):
         return tuple(view)
-    framed, note = _apart(pins)
+    framed, note = _split_note(pins)
     view = _with_frame(view, framed, language, code) if framed else view
     return with_note(view, note) if note else tuple(view)
 
 
-def _apart(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
+def _split_note(pins: Sequence[Pin]) -> tuple[Sequence[Pin], str]:
     """Return those that a frame holds, and the note of what is left out, "" for none."""
     note = next((pin.text for pin in pins if pin.source == "left_out"), "")
     return [pin for pin in pins if pin.source != "left_out"] if note else pins, note
@@ -245,9 +245,9 @@ def _with_frame(view: Sequence[ViewMessage], pins: Sequence[Pin], language: str,
     content = view[host].content
     if isinstance(content, str):
         at = _summary_at(content)
-        return _replaced(view, host, f"{content[:at]}{_JOINT}{frame}{content[at:]}")
+        return _replace_content(view, host, f"{content[:at]}{_JOINT}{frame}{content[at:]}")
     at = _summary_block(content)
-    return _replaced(view, host, [*content[:at], {"type": "text", "text": frame}, *content[at:]])
+    return _replace_content(view, host, [*content[:at], {"type": "text", "text": frame}, *content[at:]])
 
 
 def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "") -> View:
@@ -256,7 +256,7 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "
     Unchanged where that frame is not there: what a client sent is never taken for one. How the frame is worded does
     not matter, only which texts it holds and that it has the conversation's code, where that is given.
     """
-    pins, note = _apart(pins)
+    pins, note = _split_note(pins)
     if note:
         view = without_note(view, note)
     host = frames_index(view)
@@ -271,11 +271,11 @@ def without_pins(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str = "
         reader = _FrameReader(content, end, code)
         starts = (start for start, tag, at in reader.starts() if _are(content, reader.spans(tag, at), texts))
         start = next(starts, None)
-        return tuple(view) if start is None else _replaced(view, host, content[:start] + content[end:])
+        return tuple(view) if start is None else _replace_content(view, host, content[:start] + content[end:])
     at = _summary_block(content) - 1
     if at < 0 or framed_texts(_block_text(content[at]), code) != texts:
         return tuple(view)
-    return _replaced(view, host, [*content[:at], *content[at + 1 :]])
+    return _replace_content(view, host, [*content[:at], *content[at + 1 :]])
 
 
 def only_frames(first: ViewMessage) -> ViewMessage | None:
@@ -298,11 +298,11 @@ def _stands_in(view: Sequence[ViewMessage], pins: Sequence[Pin], code: str) -> b
     return without_pins(view, pins, code) != tuple(view)
 
 
-def _replaced(view: Sequence[ViewMessage], index: int, content: Any) -> View:
+def _replace_content(view: Sequence[ViewMessage], index: int, content: Any) -> View:
     return (*view[:index], view[index].with_content(content), *view[index + 1 :])
 
 
-def _framed(content: Any, wanted: Sequence[Pin], code: str) -> set[str]:
+def _texts_in_frame(content: Any, wanted: Sequence[Pin], code: str) -> set[str]:
     """Return the texts of the frame in a first user message's content, those of `wanted` among them."""
     if isinstance(content, str):
         texts = _texts_of_frames(content, _summary_at(content), wanted, code)

@@ -15,8 +15,8 @@ import msgspec
 
 from compaction.frames.languages import language_of_frames
 from compaction.messages import is_instruction, is_request
-from compaction.pins.agreement import listed
-from compaction.pins.pinned import Pin, bound, message_text, missing_pins, render_pins, with_pins
+from compaction.pins.agreement import format_names
+from compaction.pins.pinned import Pin, fit_pins, message_text, missing_pins, render_pins, with_pins
 from compaction.repair import repair
 from compaction.text.names import speaker_of, stated_name
 from compaction.tokens import content_tokens
@@ -25,7 +25,7 @@ from compaction.view import strip_thinking
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from compaction.shorten.fitting import Fitted
+    from compaction.shorten.fitting import FittedHistory
     from compaction.view import ViewMessage
 
 _TEXTS: Final = frozenset({"text", "content", "output", "refusal"})
@@ -85,7 +85,7 @@ def _is_seen(served: bytes, text: str) -> bool:
 
 
 def _is_escaped(served: bytes, text: str) -> bool:
-    """Tell whether a text is there with all that is not ASCII escaped."""
+    """Return whether a text is there with all that is not ASCII escaped."""
     return not text.isascii() and json.dumps(text)[1:-1].encode() in served
 
 
@@ -119,13 +119,13 @@ def warnings_of(absent: Sequence[Pin]) -> list[str]:
         )
         return [warning]
     warning = (
-        f"{len(absent)} rules are in force and not in this context, {listed(_named(absent))}: "
+        f"{len(absent)} rules are in force and not in this context, {format_names(_format_rules(absent))}: "
         "there is no room for them (pinned_max_tokens), or a tool loop has to end first"
     )
     return [warning]
 
 
-def _named(rules: Sequence[Pin]) -> list[str]:
+def _format_rules(rules: Sequence[Pin]) -> list[str]:
     return [f"{rule.id} (message {rule.seq})" for rule in rules]
 
 
@@ -148,7 +148,7 @@ def _speaker(message: ViewMessage | None, name: str) -> str:
 
 
 def fit_with_rules(
-    fit: Callable[[float], Fitted],
+    fit: Callable[[float], FittedHistory],
     room: float,
     given: Sequence[ViewMessage],
     rules: Sequence[Pin],
@@ -158,7 +158,7 @@ def fit_with_rules(
     is_part: bool = False,
     frame_language: Literal["auto", "en"] = "en",
     frame_code: str = "",
-) -> Fitted:
+) -> FittedHistory:
     """Return what `fit` makes of `given` in so much room, with the rules that it leaves out in a frame.
 
     The frame has its place in the room, and `max_tokens` estimated tokens at most, which `factor` corrects. What
@@ -174,13 +174,13 @@ def fit_with_rules(
     for _ in range(_ROUNDS):
         missing = [rule for rule in missing_pins(fitted.view, rules, frame_code) if rule not in lacked]
         wanted_rules = [rule for rule in rules if rule in framed or rule in missing]
-        wanted, _ = bound(wanted_rules, max_tokens=max_tokens, language=language, code=frame_code)
+        wanted, _ = fit_pins(wanted_rules, max_tokens=max_tokens, language=language, code=frame_code)
         if set(wanted) <= set(framed):
             break
         framed = wanted
         fitted = fit(room - _weight(framed, factor, language, frame_code))
     missing = [rule for rule in missing_pins(fitted.view, rules, frame_code) if rule not in lacked]
-    framed, _ = bound(missing, max_tokens=max_tokens, language=language, code=frame_code)
+    framed, _ = fit_pins(missing, max_tokens=max_tokens, language=language, code=frame_code)
     if not framed:
         return fitted
     # What was thought after the frame was signed for messages without it.

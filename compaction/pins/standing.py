@@ -144,7 +144,7 @@ def standing_instructions(text: str, own: str | None = None) -> tuple[str, ...]:
     A list under a heading such as "Never do any of this:" is one rule. Questions and mere narration are left out.
     At most `RULES_CHARS` characters in all. `own` is the text without what is not the writer's, None if all of it is.
     """
-    return _taken(SaidText(text, text if own is None else own), _STANDING)
+    return _extract_rules(SaidText(text, text if own is None else own), _STANDING)
 
 
 def lasting_rules(text: str, own: str | None = None) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ def lasting_rules(text: str, own: str | None = None) -> tuple[str, ...]:
     What is asked in the words of a rule alone ("don't change the tests") mostly is for what is done at the moment.
     """
     parts = SaidText(text, text if own is None else own).paragraphs(LASTING_CUES)
-    return tuple(rule for part in parts for rule in _taken(part, _LASTING))
+    return tuple(rule for part in parts for rule in _extract_rules(part, _LASTING))
 
 
 def withdrawals(text: str, own: str | None = None) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def ends_of(said: SaidText) -> list[SaidText]:
     return [SaidText(said.text[:head], said.own[:head]), SaidText(said.text[tail:], said.own[tail:])]
 
 
-def _taken(said: SaidText, kind: _Kind) -> tuple[str, ...]:
+def _extract_rules(said: SaidText, kind: _Kind) -> tuple[str, ...]:
     if not kind.cues.are_in(said.own.lower()):
         return ()
     rules: list[str] = []
@@ -221,7 +221,7 @@ def _heads_rules(line: str, kind: _Kind) -> bool:
 
 
 def _goes_on(text: str, line: tuple[int, int], following: tuple[int, int]) -> bool:
-    """Tell whether a sentence that a line leaves open goes on in the next line."""
+    """Return whether a sentence that a line leaves open goes on in the next line."""
     said = text[slice(*line)]
     if following[0] - line[1] > 1 or said.rstrip(_CLOSERS).endswith(_STOPS) or _BROKEN.match(text, *following):
         return False
@@ -239,14 +239,14 @@ def _sentences(text: str, start: int, end: int, kind: _Kind) -> Iterator[tuple[i
 
 
 def _states_rule(sentence: str) -> bool:
-    """Tell whether a sentence has the words of a rule."""
+    """Return whether a sentence has the words of a rule."""
     # The patterns are in small letters: without regard to case a search takes seven times as long.
     said = sentence.lower()
     return bool(_ANYWHERE.search(said) or _UNSPACED.search(said) or _AT_START.match(said))
 
 
 def _states_lasting_rule(sentence: str) -> bool:
-    """Tell whether a sentence, a withdrawal excepted, has the words of a rule that holds from now on."""
+    """Return whether a sentence, a withdrawal excepted, has the words of a rule that holds from now on."""
     said = sentence.lower()
     return bool((LASTING.search(said) or LASTING_START.match(said)) and not WITHDRAWS.search(said))
 

@@ -13,9 +13,9 @@ from compaction.extract.draft import SPEAKERS
 from compaction.messages import CALLS, THINKING, blocks, is_request
 from compaction.pins.requests import is_answered, only_thanks
 from compaction.recall.words import UNSPACED
-from compaction.text.clauses import GAP, READ_CHARS, chars_in, clipped, first_records, one_line, prose
-from compaction.text.identifiers import Text, ValueKind, kind_of, spelled
-from compaction.text.names import attributed, attribution, speaker_of, stated_name
+from compaction.text.clauses import GAP, READ_CHARS, chars_in, clip_text, first_records, one_line, prose
+from compaction.text.identifiers import Text, ValueKind, kind_of, spelling_of
+from compaction.text.names import attribution, speaker_of, split_attribution, stated_name
 from compaction.text.outline import read_share
 from compaction.text.salience import (
     BOUND_WORDS,
@@ -75,7 +75,7 @@ class Mention(NamedTuple):
             for record in first_records(self.input, most, one_line(clean(self.tool[:_NAME_CHARS]))):
                 yield from (one_line(clean(record.lead + clause)) for clause in record.clauses)
         else:
-            for record in prose(clean(clipped(self.text, most))):
+            for record in prose(clean(clip_text(self.text, most))):
                 yield from (attribution(SPEAKERS.get(self.source, ""), self.name) + clause for clause in record.clauses)
 
     def window(self, value: str) -> str:
@@ -121,7 +121,7 @@ class Evidence:
 
         The most important come first. Finding the spelling of a value searches its text, so ask for few.
         """
-        return tuple(spelled(value, self._mentions[value][-1].text) for value in self._ranked_values[:count])
+        return tuple(spelling_of(value, self._mentions[value][-1].text) for value in self._ranked_values[:count])
 
     @cached_property
     def _ranked_values(self) -> list[str]:
@@ -147,7 +147,7 @@ class Evidence:
         end = len(best) if end >= len(best) else max(best.rfind(" ", 0, end), at + len(value))
         short = best[start:end].strip()
         if len(short) < len(best):
-            said_by = best[: len(best) - len(attributed(best)[2])] if start else ""
+            said_by = best[: len(best) - len(split_attribution(best)[2])] if start else ""
             yield place, f"{said_by}{GAP.lstrip() if start else ''}{short}{GAP.rstrip() if end < len(best) else ''}"
 
     def _clauses_of(self, mention: Mention) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class Evidence:
     def add_mention(self, mention: Mention) -> None:
         """Add the content of a message."""
         self._texts.append(mention.text)
-        mentioned = set(values(clipped(mention.text, self._max_read)))
+        mentioned = set(values(clip_text(mention.text, self._max_read)))
         spoken = mention.source != "result"
         strength = 1.0 if spoken else min(1.0, math.sqrt(_CROWD_CHARS / (1 + len(mention.text))))
         crowd = min(1.0, math.sqrt(_CROWD_VALUES / max(1, len(mentioned))))

@@ -15,11 +15,11 @@ from compaction.frames.wordings import ENGLISH, in_english
 from compaction.pins.standing import standing_instructions
 from compaction.quality.evidence import Evidence, gather, request_essence, terms
 from compaction.quality.misfires import continues_transcript, is_error, is_prompt_echo, is_refusal, is_repetitive
-from compaction.summary.frames import names_frame, unmarked
+from compaction.summary.frames import escape_markers, names_frame
 from compaction.summary.zone import NOTHING_NOTED
-from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of, spelled
+from compaction.text.identifiers import Text, ValueKind, is_strong, kind_of, spelling_of
 from compaction.text.invisible import SPACE, SPACES, UNSEEN, spread
-from compaction.text.salience import disarmed, values
+from compaction.text.salience import neutralize_markers, values
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ def judge(
         Reason.REFUSAL_TEXT: is_refusal(text),
         Reason.ERROR_TEXT: is_error(text),
         Reason.TOO_LONG: text_weight(summary) >= evidence.weight or len(summary) > (max_chars or len(summary)),
-        Reason.ECHO: is_prompt_echo(summary, canary, prompt, lambda: evidence.text.folded)
-        or (names_frame(summary) and not names_frame(evidence.text.folded))
+        Reason.ECHO: is_prompt_echo(summary, canary, prompt, lambda: evidence.text.folded_text)
+        or (names_frame(summary) and not names_frame(evidence.text.folded_text))
         or any(frame.lower() in summary.lower() for frame in frames),
         Reason.REPETITION: is_repetitive(text),
         Reason.NOT_A_SUMMARY: continues_transcript(text) or _is_off_topic(said, held, evidence),
@@ -271,7 +271,7 @@ def _sort_added(text: str, places: Mapping[str, int]) -> str:
 
 def _escape_markers(text: str) -> str:
     """Return `text` with the markers of summaries, pins and cut results as plain words."""
-    return _PINNED.sub(r"(\1)", unmarked(disarmed(text)))
+    return _PINNED.sub(r"(\1)", escape_markers(neutralize_markers(text)))
 
 
 def _is_off_topic(said: frozenset[str], held: Text, evidence: Evidence) -> bool:
@@ -299,7 +299,7 @@ def _find_invented_values(summary: str, evidence: Evidence) -> tuple[str, ...]:
     exact = any(kind_of(value) in _EXACT for value in unknown)
     if not exact and grave <= _GRAVE_SHARE * len(strong) and len(unknown) <= max(1, _INVENTED_SHARE * len(strong)):
         return ()
-    return tuple(spelled(value, summary) for value in unknown)
+    return tuple(spelling_of(value, summary) for value in unknown)
 
 
 def _find_invented_rules(summary: str, evidence: Evidence) -> tuple[str, ...]:

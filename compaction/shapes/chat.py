@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from compaction.messages import INSTRUCTION, THINKING, blocks, call_id
 from compaction.shapes import inner
 from compaction.shapes.acceptance import NAME_CHARS
-from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
+from compaction.shapes.inner import InnerMessage, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING as REASONED
 from compaction.shapes.spoken import arguments_text, spoken, text_of_result, what_is
 from compaction.text.malformed import tool_name
@@ -35,16 +35,16 @@ FUNCTION: Final = "function:"
 """Begins the id of a call by the deprecated `function_call`, which has none of its own."""
 
 
-def decode(message: Mapping[str, Any], path: Path = ()) -> Decoded:
+def decode(message: Mapping[str, Any], path: Path = ()) -> InnerMessage:
     """Return a message in the inner form. Raises ShapeError for what the API would refuse."""
     role = message.get("role")
     # Any JSON value may stand there: a set would ask for its hash.
     if role in INSTRUCTS:
         return inner.instruction("\n".join(_only_texts(message.get("content"), (*path, "content"))), str(role))
     if role == "user":
-        return Decoded("user", inner.simplest(list(_parts(message.get("content"), (*path, "content")))))
+        return InnerMessage("user", inner.simplest(list(_parts(message.get("content"), (*path, "content")))))
     if role == "assistant":
-        return Decoded("assistant", inner.simplest(_answer(message, path)))
+        return InnerMessage("assistant", inner.simplest(_answer(message, path)))
     if role in ("tool", "function"):
         name = "tool_call_id" if role == "tool" else "name"
         identifier = field(message, name, str, path)
@@ -53,7 +53,7 @@ def decode(message: Mapping[str, Any], path: Path = ()) -> Decoded:
         given = message.get("content")
         texts = _only_texts("" if given is None else given, (*path, "content"))
         content: Any = texts[0] if isinstance(given, str) or given is None else [*map(inner.words, filter(None, texts))]
-        return Decoded("user", [inner.result(identifier if role == "tool" else FUNCTION + identifier, content)])
+        return InnerMessage("user", [inner.result(identifier if role == "tool" else FUNCTION + identifier, content)])
     raise ShapeError("Expected one of system, developer, user, assistant, tool, function.", *path, "role")
 
 
@@ -96,11 +96,11 @@ def _audio(part: Mapping[str, Any], path: Path) -> Part:
     return inner.recording(given)
 
 
-def _linked(kind: str) -> Callable[[Mapping[str, Any], Path], Part]:
+def _linked_reader(kind: str) -> Callable[[Mapping[str, Any], Path], Part]:
     """Return the reader of a part of vLLM's that links a recording or a video."""
 
     def read(part: Mapping[str, Any], path: Path) -> Part:
-        return inner.linked(kind, field(field(part, kind, dict, path), "url", str, (*path, kind)))
+        return inner.linked_medium(kind, field(field(part, kind, dict, path), "url", str, (*path, kind)))
 
     return read
 
@@ -119,14 +119,14 @@ _PARTS: Final[Mapping[str, Callable[[Mapping[str, Any], Path], Part]]] = {
     "image_url": _image,
     "input_audio": _audio,
     "file": _file,
-    "audio_url": _linked("audio_url"),
-    "video_url": _linked("video_url"),
+    "audio_url": _linked_reader("audio_url"),
+    "video_url": _linked_reader("video_url"),
 }
 
 
 def _answer(message: Mapping[str, Any], path: Path) -> list[Part]:
     sealed = {name: message[name] for name in REASONING if message.get(name)}
-    parts = [inner.thought(_reasoning_text(sealed), sealed, "reasoning")] if sealed else []
+    parts = [inner.reasoning_part(_reasoning_text(sealed), sealed, "reasoning")] if sealed else []
     content = message.get("content")
     if content not in (None, []):
         parts += _parts(content, (*path, "content"))
@@ -187,7 +187,7 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tupl
         if role == "assistant":
             encoder.answers(list(group))
         else:
-            encoder.asked(list(group))
+            encoder.encode_user(list(group))
     return encoder.messages, encoder.left_out
 
 
@@ -201,7 +201,7 @@ class _Encoder:
             call_id(identifier): identifier for each in sent.values() for identifier in _identifiers(each.value)
         }
 
-    def asked(self, group: Sequence[ViewMessage]) -> None:
+    def encode_user(self, group: Sequence[ViewMessage]) -> None:
         """Write a run of the user's messages: results first, as they are wanted directly after their calls."""
         results: list[Any] = []
         others: list[Any] = []
@@ -223,7 +223,7 @@ class _Encoder:
         return call_id(identifier, LONGEST_ID)
 
     def _is_as_called(self, sent: SentMessage) -> bool:
-        """Tell whether a message names its call as that is shown; the call may have come in another shape."""
+        """Return whether a message names its call as that is shown; the call may have come in another shape."""
         given = sent.value.get("tool_call_id")
         return not isinstance(given, str) or self._id(call_id(given)) == given
 
@@ -339,7 +339,7 @@ def _as_one(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _says_nothing(message: Mapping[str, Any]) -> bool:
-    """Tell whether an answer has reasoning alone: its content is required then, and null is none."""
+    """Return whether an answer has reasoning alone: its content is required then, and null is none."""
     return (
         message.get("role") == "assistant"
         and not any(message.get(name) for name in _SAYS)

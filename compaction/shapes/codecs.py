@@ -11,7 +11,7 @@ import msgspec
 from compaction.messages import MessageFacts, TurnFacts, blocks, message_facts, turn_facts
 from compaction.shapes import chat, messages, responses
 from compaction.shapes.acceptance import repair_message
-from compaction.shapes.inner import Decoded, LeftOut, SentMessage, Shape, ShapeError
+from compaction.shapes.inner import InnerMessage, LeftOut, SentMessage, Shape, ShapeError
 from compaction.tokens import json_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MESSAGES_BLOCKS: Final = ("tool_use", "tool_result")
 _STORED: Final = ("previous_response_id", "conversation")
 
 
-class Encoded(NamedTuple):
+class EncodedPayload(NamedTuple):
     """What is served: messages or items, and what of the conversation has no counterpart in their shape."""
 
     messages: list[Any]
@@ -80,7 +80,7 @@ def _shape_of_message(message: Any) -> Literal["chat", "responses"] | None:
     return None
 
 
-def decode(shape: Shape, message: Mapping[str, Any]) -> Decoded:
+def decode(shape: Shape, message: Mapping[str, Any]) -> InnerMessage:
     """Return a message or an item in the inner form. Raises ShapeError; not for `messages`, whose form it is."""
     return _DECODE[shape](message)
 
@@ -113,7 +113,7 @@ def served_message(value: dict[str, Any], shape: Shape, text: str, *, declared: 
     return SentMessage(json_text(repaired), repaired, decoded, is_repaired=decode(shape, value) == decoded)
 
 
-def facts_of(turn: Sequence[Decoded]) -> TurnFacts:
+def facts_of(turn: Sequence[InnerMessage]) -> TurnFacts:
     """Return the facts of a turn in which neighbours of one role belong together: items of an answer, its results."""
     facts = turn_facts([message_facts(role, content) for role, content in turn])
     if all(before.role != after.role for before, after in pairwise(turn)):
@@ -128,7 +128,7 @@ def facts_of(turn: Sequence[Decoded]) -> TurnFacts:
     )
 
 
-def _facts_together(run: Sequence[Decoded]) -> MessageFacts:
+def _facts_together(run: Sequence[InnerMessage]) -> MessageFacts:
     if len(run) == 1:
         return message_facts(*run[0])
     parts = [part for each in run for part in _blocks(each.content)]
@@ -139,7 +139,7 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def encode(shape: Shape, view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> Encoded:
+def encode(shape: Shape, view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> EncodedPayload:
     """Return a view in a shape; `sent` has what was sent in that shape, by seq (for `messages` nothing)."""
     match shape:
         case "messages":
@@ -148,10 +148,10 @@ def encode(shape: Shape, view: Sequence[ViewMessage], sent: Mapping[int, SentMes
             encoded, left_out = chat.encode(view, sent)
         case "responses":
             encoded, left_out = responses.encode(view, sent)
-    return Encoded(encoded or [{"role": "user", "content": NOTHING}] * bool(view), _together(left_out))
+    return EncodedPayload(encoded or [{"role": "user", "content": NOTHING}] * bool(view), _group_by_kind(left_out))
 
 
-def _together(left_out: Sequence[LeftOut]) -> list[LeftOut]:
+def _group_by_kind(left_out: Sequence[LeftOut]) -> list[LeftOut]:
     """Return what was left out by what it is, its seqs together."""
     seqs: dict[str, set[int]] = {}
     for each in left_out:

@@ -51,7 +51,7 @@ class ShapeError(Exception):
         self.path: Path = path
 
 
-class Decoded(NamedTuple):
+class InnerMessage(NamedTuple):
     """A message or an item in the inner form."""
 
     role: str
@@ -73,7 +73,7 @@ class SentMessage(NamedTuple):
 
     text: str
     value: Mapping[str, Any]
-    decoded: Decoded
+    decoded: InnerMessage
     is_repaired: bool = False
     """Whether it is served repaired although its inner form is as it was stored."""
 
@@ -99,9 +99,9 @@ def words(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
-def instruction(text: str, by: str) -> Decoded:
+def instruction(text: str, by: str) -> InnerMessage:
     """Return a system or developer message."""
-    return Decoded("user", [{"type": INSTRUCTION, "text": text, "by": by}])
+    return InnerMessage("user", [{"type": INSTRUCTION, "text": text, "by": by}])
 
 
 def opaque(of: str, text: str = "", *, size: int | None = None) -> Part:
@@ -130,7 +130,7 @@ def file(name: str, data: Any) -> Part:
     return {**part, "bytes": count, "media_type": match["media"]}
 
 
-def linked(kind: str, url: str) -> Part:
+def linked_medium(kind: str, url: str) -> Part:
     """Return a recording or a video by its URL, of which the data of a `data:` URL is not kept."""
     chars = VIDEO_TOKENS * CHARS_PER_TOKEN if kind.startswith("video") else AUDIO_CHARS
     match = _DATA_URL.match(url)
@@ -151,18 +151,18 @@ _COUNTED: Final = frozenset({"size", "bytes", "seconds", "media_type"})
 
 def is_same(one: Any, other: Any) -> bool:
     """Return whether two contents or two blocks are the same, however what is opaque in them was counted."""
-    return bool(one == other) or _uncounted(one) == _uncounted(other)
+    return bool(one == other) or _strip_counts(one) == _strip_counts(other)
 
 
-def _uncounted(value: Any) -> Any:
+def _strip_counts(value: Any) -> Any:
     if isinstance(value, list):
-        return [_uncounted(each) for each in value]
+        return [_strip_counts(each) for each in value]
     if isinstance(value, Mapping) and value.get("type") == OPAQUE:
         return {key: each for key, each in value.items() if key not in _COUNTED}
     return value
 
 
-def thought(text: str, sealed: Any, item: str) -> Part:
+def reasoning_part(text: str, sealed: Any, item: str) -> Part:
     """Return reasoning; `sealed` is what only its provider can read, of which the hash is kept."""
     digest = hashlib.sha256(json_text(sealed).encode()).hexdigest()[:32]
     return {"type": "thinking", "thinking": text, "signature": digest, ITEM: item}

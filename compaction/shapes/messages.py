@@ -39,7 +39,7 @@ def encode(view: Sequence[ViewMessage]) -> tuple[list[Any], list[LeftOut]]:
             encoded.append({"role": role, "content": contents[0]})
         elif every := _in_order(role, [block for content in contents for block in blocks(content)]):
             encoded.append({"role": role, "content": every})
-    merged = list(_merged(encoded))
+    merged = list(_merge_roles(encoded))
     if merged and merged[0]["role"] == "assistant" and not _is_summary(merged[0]["content"]):
         merged.insert(0, {"role": "user", "content": OPENING})
     return merged, left_out
@@ -91,7 +91,7 @@ def _in_order(role: str, every: Sequence[Block]) -> list[Block]:
     return [*first, *(block for block in every if block.get("type") not in {_FIRST.get(role), _LAST.get(role)}), *last]
 
 
-def _merged(messages: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def _merge_roles(messages: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     """Yield messages, those of one role together where what stood between them has no counterpart."""
     for role, group in groupby(messages, key=lambda message: message["role"]):
         run = list(group)

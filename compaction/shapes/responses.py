@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from compaction.messages import INSTRUCTION, ITEM, THINKING, blocks, call_id
 from compaction.shapes import inner
 from compaction.shapes.acceptance import NAME_CHARS
-from compaction.shapes.inner import Decoded, LeftOut, SentMessage, ShapeError, field
+from compaction.shapes.inner import InnerMessage, LeftOut, SentMessage, ShapeError, field
 from compaction.shapes.spoken import REASONING, arguments_text, spoken, text_of_result, what_is
 from compaction.text.malformed import tool_name
 from compaction.tokens import json_text
@@ -52,7 +52,7 @@ _MOST_SAID: Final = 20_000
 """Characters read of one of them."""
 
 
-def decode(item: Mapping[str, Any], path: Path = ()) -> Decoded:
+def decode(item: Mapping[str, Any], path: Path = ()) -> InnerMessage:
     """Return an item in the inner form. Raises ShapeError for what the API would refuse, and for a mere reference."""
     kind = item.get("type", "message" if "role" in item else None)
     if not isinstance(kind, str) or not kind:
@@ -60,27 +60,27 @@ def decode(item: Mapping[str, Any], path: Path = ()) -> Decoded:
     if kind == "message":
         return _message(item, path)
     if kind in CALLS:
-        return Decoded("assistant", [_call(kind, item, path)])
+        return InnerMessage("assistant", [_call(kind, item, path)])
     if kind in OUTPUTS:
-        return Decoded("user", [_output(kind, item, path)])
+        return InnerMessage("user", [_output(kind, item, path)])
     if kind in SEALED:
-        return Decoded("assistant", [inner.thought(_summary(item), {"sealed": _sealed(item)}, kind)])
+        return InnerMessage("assistant", [inner.reasoning_part(_summary(item), {"sealed": _sealed_value(item)}, kind)])
     if kind == "item_reference":
         detail = "An item_reference points to what only the provider stores: send the item itself, as it was answered."
         raise ShapeError(detail, *path, "type")
-    block = inner.opaque(kind, "\n".join(_said(item))[:_MOST_SAID])
+    block = inner.opaque(kind, "\n".join(_readable_texts(item))[:_MOST_SAID])
     block["size"] = max(block["size"], 40)
-    return Decoded("user" if kind.endswith("_output") else "assistant", [{**block, ITEM: kind}])
+    return InnerMessage("user" if kind.endswith("_output") else "assistant", [{**block, ITEM: kind}])
 
 
-def _message(item: Mapping[str, Any], path: Path) -> Decoded:
+def _message(item: Mapping[str, Any], path: Path) -> InnerMessage:
     role = item.get("role")
     if role not in _ROLES:
         raise ShapeError("Expected one of user, assistant, system, developer.", *path, "role")
     parts = list(_parts(item.get("content"), (*path, "content")))
     if role in _INSTRUCTS:
         return inner.instruction("\n".join(str(part.get("text") or "") for part in parts), str(role))
-    return Decoded("assistant" if role == "assistant" else "user", inner.simplest(parts))
+    return InnerMessage("assistant" if role == "assistant" else "user", inner.simplest(parts))
 
 
 def _parts(content: Any, path: Path) -> Iterator[Part]:
@@ -164,11 +164,11 @@ def _output(kind: str, item: Mapping[str, Any], path: Path) -> Part:
     if kind in {"function_call_output", "custom_tool_call_output"} and not isinstance(output, str | list | None):
         raise ShapeError("Expected a string or a list of content parts.", *path, "output")
     if kind == "shell_call_output":
-        return inner.result(identifier, "\n".join(filter(None, _printed(output))), kind)
+        return inner.result(identifier, "\n".join(filter(None, _printed_texts(output))), kind)
     return inner.result(identifier, _content(output, (*path, "output")), kind)
 
 
-def _printed(output: Any) -> Iterator[str]:
+def _printed_texts(output: Any) -> Iterator[str]:
     for each in blocks(output):
         yield from (str(each.get(stream) or "") for stream in ("stdout", "stderr"))
 
@@ -191,11 +191,11 @@ def _summary(item: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _sealed(item: Mapping[str, Any]) -> Any:
+def _sealed_value(item: Mapping[str, Any]) -> Any:
     return item.get("encrypted_content") or item.get("id")
 
 
-def _said(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
+def _readable_texts(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the texts of an item, those under keys that people read."""
     if isinstance(value, str):
         if key in _SAYS and value.strip():
@@ -203,10 +203,10 @@ def _said(value: Any, key: str = "", depth: int = 0) -> Iterator[str]:
     elif depth < 6:  # noqa: PLR2004 - the deepest item of the reference has four levels
         if isinstance(value, list):
             for each in value:
-                yield from _said(each, key, depth + 1)
+                yield from _readable_texts(each, key, depth + 1)
         elif isinstance(value, dict):
             for name, each in value.items():
-                yield from _said(each, name, depth + 1)
+                yield from _readable_texts(each, name, depth + 1)
 
 
 def _answer(kind: str) -> Callable[[str, Block], dict[str, Any]]:
@@ -243,7 +243,7 @@ def encode(view: Sequence[ViewMessage], sent: Mapping[int, SentMessage]) -> tupl
         if role == "assistant":
             before = encoder.answers(run, before)
         else:
-            encoder.asked(run)
+            encoder.encode_user(run)
             before = run[-1].seq
     return encoder.items, encoder.left_out
 
@@ -270,7 +270,7 @@ class _Encoder:
                 elif block.get("tool_use_id") in clicks and (sent is None or block not in blocks(sent.decoded.content)):
                     self._in_words.add(str(block["tool_use_id"]))
 
-    def asked(self, group: Sequence[ViewMessage]) -> None:
+    def encode_user(self, group: Sequence[ViewMessage]) -> None:
         """Write a run of the user's items: results first, as they are wanted directly after their calls."""
         results: list[Any] = []
         others: list[Any] = []
@@ -315,17 +315,17 @@ class _Encoder:
             if was == block:
                 return own
         known, kind = self._called.get(identifier, (identifier, "function_call"))
-        return {**_MADE_UP[kind](known, block), **own, **self._changed(kind, block)}
+        return {**_MADE_UP[kind](known, block), **own, **self._output_fields(kind, block)}
 
     def _is_as_called(self, sent: SentMessage) -> bool:
-        """Tell whether an output names its call as that is shown; the call may have come in another shape."""
+        """Return whether an output names its call as that is shown; the call may have come in another shape."""
         given = sent.value.get("call_id")
         if not isinstance(given, str) or sent.value.get("type") not in OUTPUTS:
             return True
         known, _ = self._called.get(call_id(given), (given, ""))
         return known == given
 
-    def _changed(self, kind: str, block: Block) -> dict[str, Any]:
+    def _output_fields(self, kind: str, block: Block) -> dict[str, Any]:
         """Return the fields of an output that say what the tool returned."""
         if kind == "mcp_approval_request":
             return {"approve": block.get("content") == _APPROVED}

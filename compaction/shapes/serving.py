@@ -15,7 +15,7 @@ from compaction.shapes.spoken import spoken
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from compaction.shapes.codecs import Encoded
+    from compaction.shapes.codecs import EncodedPayload
     from compaction.shapes.inner import Shape
     from compaction.view import View, ViewMessage
 
@@ -27,7 +27,7 @@ ASKED: Final = -2
 """Stands for the seq of a message that is not stored: the one that a request brings."""
 
 
-def in_shape(view: View, shape: Shape, sent: str | None, asked: SentMessage | None = None) -> Encoded:
+def in_shape(view: View, shape: Shape, sent: str | None, asked: SentMessage | None = None) -> EncodedPayload:
     """Return a view in a shape; `sent` is what came in that shape, as an array of [seq, message].
 
     `asked` is what the request brings: the message of the view with the seq ASKED.
@@ -46,7 +46,7 @@ def as_messages(view: View, *, in_pieces: bool) -> list[Any]:
     return in_shape(view, "messages", None).messages if in_pieces else [message.as_message() for message in view]
 
 
-def warnings_of(encoded: Encoded) -> list[dict[str, Any]]:
+def warnings_of(encoded: EncodedPayload) -> list[dict[str, Any]]:
     """Return what an answer says of what could not be carried over, and of messages that are served repaired."""
     warnings: list[dict[str, Any]] = [
         {"code": "left_out", "seqs": list(left.seqs), "what": left.what} for left in encoded.left_out
@@ -71,24 +71,24 @@ def given_message(given: Any, shape: Shape) -> SentMessage:
 
 def with_system(messages: Sequence[Any], system: Any) -> list[Any]:
     """Return messages behind a system prompt, for a shape in which it is one of them."""
-    text = _joined(spoken(block) for block in blocks(system or ""))
+    text = _join_texts(spoken(block) for block in blocks(system or ""))
     return [*([{"role": "system", "content": text}] if text else []), *messages]
 
 
 def system_apart(view: View, system: Any) -> tuple[View, Any]:
     """Return a view without the instructions it begins with, and a system prompt that ends with them."""
     count = next((at for at, message in enumerate(view) if not _instructs(message)), len(view))
-    text = _joined(str(block.get("text") or "") for message in view[:count] for block in blocks(message.content))
+    text = _join_texts(str(block.get("text") or "") for message in view[:count] for block in blocks(message.content))
     if not text:
         return view, system
     if isinstance(system, list):
         return view[count:], [*system, {"type": "text", "text": text}]
-    return view[count:], _joined([system or "", text])
+    return view[count:], _join_texts([system or "", text])
 
 
 def _instructs(message: ViewMessage) -> bool:
     return all(block.get("type") == INSTRUCTION for block in blocks(message.content))
 
 
-def _joined(texts: Iterable[str | None]) -> str:
+def _join_texts(texts: Iterable[str | None]) -> str:
     return "\n\n".join(text for text in texts if text and text.strip())

@@ -88,8 +88,8 @@ class _Chat(Struct):
         return _counted_in(
             (self.prompt_tokens, self.completion_tokens, self.total_tokens),
             read,
-            _written(self.prompt_tokens_details),
-            _thought(self.completion_tokens_details),
+            _written_tokens(self.prompt_tokens_details),
+            _reasoning_tokens(self.completion_tokens_details),
         )
 
 
@@ -104,8 +104,8 @@ class _Responses(Struct):
         return _counted_in(
             (self.input_tokens, self.output_tokens, self.total_tokens),
             (self.input_tokens_details or _InputDetails()).cached_tokens,
-            _written(self.input_tokens_details),
-            _thought(self.output_tokens_details),
+            _written_tokens(self.input_tokens_details),
+            _reasoning_tokens(self.output_tokens_details),
         )
 
 
@@ -147,13 +147,13 @@ def read_usages(shape: Shape, usage: Any) -> list[TokenUsage]:
     return counted or [TokenUsage()]
 
 
-def _written(details: _InputDetails | None) -> int | None:
+def _written_tokens(details: _InputDetails | None) -> int | None:
     if details is None:
         return None
     return details.cache_creation_tokens if details.cache_write_tokens is None else details.cache_write_tokens
 
 
-def _thought(details: _OutputDetails | None) -> int:
+def _reasoning_tokens(details: _OutputDetails | None) -> int:
     return (details.reasoning_tokens if details else 0) or 0
 
 

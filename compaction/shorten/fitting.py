@@ -37,7 +37,7 @@ _MOST_CHARS: Final = 8
 """Characters that a unit of room may stand for at most: four a token, and the learned ratio is held within two."""
 
 
-class Fitted(NamedTuple):
+class FittedHistory(NamedTuple):
     """History within its room, or as near to it as may be; `tokens` are estimates."""
 
     view: View
@@ -66,7 +66,7 @@ def fit_history(
     lacks_rounds: bool = False,
     unread: Sequence[int] = (),
     handles: Handles | None = None,
-) -> Fitted:
+) -> FittedHistory:
     """Return `view` within `room`, in the unit of `weigh`, with as little left out as that takes.
 
     Recalled results give way first, oldest first, each to a line that names it; the newest results stay. Then the
@@ -115,7 +115,7 @@ def fit_history(
         opening = opening if kept[first].content == opening.content else None
     if _total(kept, size) > room:
         opened = opening_length(kept, carries_summary=carries_summary)
-        kept = _shortened(kept, room, size, opened, cuts, handles)
+        kept = _shorten_view(kept, room, size, opened, cuts, handles)
         kept = without_oldest_media(kept, room, size, {len(kept) - 1})
         kept = drop(kept, fits, waiting=True).view
     cut = sum(cuts.get(id(message), 0) for message in kept)
@@ -129,13 +129,13 @@ def fit_history(
     rounds_dropped = lacks_rounds or _lost_rounds(view, set(gone))
     tokens, exchanges_kept = _total(kept, size), count_exchanges(kept)
     media = len(media_of([message for message in view if message.seq in kept_seqs])) - len(media_of(kept))
-    return Fitted(
+    return FittedHistory(
         kept, tokens, exchanges_kept, cut, rounds_dropped, opening is not None, (*unread, *gone), max(0, media)
     )
 
 
 def _lost_rounds(view: Sequence[ViewMessage], gone: set[int]) -> bool:
-    """Tell whether rounds of an exchange are gone whose request is still there."""
+    """Return whether rounds of an exchange are gone whose request is still there."""
     parts = exchanges(view)
     return bool(gone and parts) and any(view[part.start].seq in gone for part in rounds(view, parts[-1])[:-1])
 
@@ -192,7 +192,7 @@ def _with_part_of(
     if newest >= len(parts):
         cut_places.append(range(asked.start, cut_end))
     for places in cut_places:
-        shorter = (*joined[: places.start], *_filled(joined, places, cut, room, size), *joined[places.stop :])
+        shorter = (*joined[: places.start], *_fill_room(joined, places, cut, room, size), *joined[places.stop :])
         if _total(shorter, size) <= room:
             _note_cuts(joined, shorter, cuts)
             return shorter
@@ -224,7 +224,7 @@ def _with_cut_opening(
         return fill(with_opening(whole, opening))
     # The words of the whole message are cut, not those that were cut already.
     uncut = with_opening(kept, whole[first])
-    filled = _filled(uncut, range(first, first + 1), cut, room, size)
+    filled = _fill_room(uncut, range(first, first + 1), cut, room, size)
     kept = with_opening(kept, filled[0])
     _note_cuts(uncut[first : first + 1], filled, cuts)
     return kept
@@ -300,7 +300,7 @@ def _in_place(old: Block, new: dict[str, Any], block: dict[str, Any]) -> dict[st
     return new if block is old else block
 
 
-def _shortened(
+def _shorten_view(
     view: View,
     room: float,
     size: Callable[[ViewMessage], int],
@@ -323,7 +323,7 @@ def _shortened(
     ):
         shorter = (
             *shorter[:opening],
-            *_filled(shorter, range(opening, end), cut, room, size),
+            *_fill_room(shorter, range(opening, end), cut, room, size),
             *shorter[max(opening, end) :],
         )
         if _total(shorter, size) <= room:
@@ -332,7 +332,7 @@ def _shortened(
     return shorter
 
 
-def _filled(
+def _fill_room(
     view: View,
     places: range,
     cut: Callable[[ViewMessage, int], ViewMessage],

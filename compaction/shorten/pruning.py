@@ -30,7 +30,7 @@ _PLACEHOLDER_FOUND: Final = re.compile(
 )
 
 
-class Pruned(NamedTuple):
+class PrunedView(NamedTuple):
     """A pruned view: how many results kept head and tail, how many were cleared, the seqs of changed messages."""
 
     view: View
@@ -59,7 +59,7 @@ def prune(
     allow: Sequence[str] = (),
     deny: Sequence[str] = (),
     handles: Handles | None = None,
-) -> Pruned:
+) -> PrunedView:
     """Return `view` with old tool results thinned where all results together take too much of the window.
 
     Over `soft_share` of `window_tokens`, what recall gave back is cleared first, to a line that names it: it can be had
@@ -77,7 +77,7 @@ def prune(
     before = _results_weight(view)
     window = window_tokens * CHARS_PER_TOKEN
     if before <= soft_share * window:
-        return Pruned(tuple(view))
+        return PrunedView(tuple(view))
     needed = min_freed_tokens * CHARS_PER_TOKEN
     every = _candidates(view, _tool_filter(allow, deny))
     recalled = dict(recalled_lines(view))
@@ -106,10 +106,10 @@ def prune(
                 freed += saved
                 cleared += 1
     if freed < max(needed, 1):
-        return Pruned(tuple(view))
-    pruned = _replaced(view, changed)
+        return PrunedView(tuple(view))
+    pruned = _replace_results(view, changed)
     seqs = tuple(new.seq for new, old in zip(pruned, view, strict=True) if new is not old)
-    return Pruned(pruned, len(softened), cleared, seqs, freed // CHARS_PER_TOKEN)
+    return PrunedView(pruned, len(softened), cleared, seqs, freed // CHARS_PER_TOKEN)
 
 
 def _results_weight(view: Sequence[ViewMessage]) -> int:
@@ -162,7 +162,7 @@ def _names(content: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _may_go(block: Block) -> bool:
-    """Tell whether a result may be pruned: not a second time, and not if it makes later calls possible."""
+    """Return whether a result may be pruned: not a second time, and not if it makes later calls possible."""
     content = block.get("content")
     if isinstance(content, str):
         return not (_PLACEHOLDER_FOUND.match(content) or recall.is_cut(content))
@@ -172,7 +172,7 @@ def _may_go(block: Block) -> bool:
 def _clear(result: _Result, handles: Handles | None) -> dict[str, Any]:
     """Return a result of one line that says what was there and where it is stored, or how to have it back."""
     content = result.block["content"]
-    size = f"{result_text_chars(result.block) + hidden_characters(_joined(content)):,} characters"
+    size = f"{result_text_chars(result.block) + hidden_characters(_join_texts(content)):,} characters"
     if others := sum(1 for part in blocks(content) if part.get("type") != "text"):
         size += f" and {others} other block{'s' if others > 1 else ''}"
     about, where = NO_HANDLE if handles is None else handles.handle_of(result.block)
@@ -183,7 +183,7 @@ def _clear(result: _Result, handles: Handles | None) -> dict[str, Any]:
     return {**result.block, "content": _PLACEHOLDER.format(tool=tool, size=size, seq=result.seq)}
 
 
-def _replaced(view: Sequence[ViewMessage], changed: Mapping[Place, dict[str, Any]]) -> View:
+def _replace_results(view: Sequence[ViewMessage], changed: Mapping[Place, dict[str, Any]]) -> View:
     """Return `view` with the results in `changed` in place of their originals."""
     touched = {index for index, _ in changed}
 
@@ -194,5 +194,5 @@ def _replaced(view: Sequence[ViewMessage], changed: Mapping[Place, dict[str, Any
     return tuple(with_changes(i, message) if i in touched else message for i, message in enumerate(view))
 
 
-def _joined(content: Any) -> str:
+def _join_texts(content: Any) -> str:
     return content if isinstance(content, str) else "".join(map(text_of, content))

@@ -28,7 +28,7 @@ class RecallCalls:
         self._seen = 0
         self._ids: set[str] = set()
 
-    def before(self, index: int) -> Container[str]:
+    def ids_before(self, index: int) -> Container[str]:
         """Return the ids of those that message `index` can answer."""
         view, asked = self._view, index
         while asked > self._seen and view[asked - 1].role == "user":
@@ -68,7 +68,10 @@ def recalled_lines(view: Sequence[ViewMessage], start: int = 0) -> Iterator[tupl
         if view[index].role != "user" or isinstance(content, str):
             continue
         for place, block in enumerate(content):
-            if block.get("type") == "tool_result" and (line := recalled_line(block, calls.before(index))) is not None:
+            if (
+                block.get("type") == "tool_result"
+                and (line := recalled_line(block, calls.ids_before(index))) is not None
+            ):
                 yield (index, place), line
 
 

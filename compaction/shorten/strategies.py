@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     leave it out. It gets copies and has to be a pure function of them."""
 
 
-class Shortened(NamedTuple):
+class ShortenedView(NamedTuple):
     """What a strategy makes of a view; `changed` and `dropped` are seqs."""
 
     view: View
@@ -34,7 +34,7 @@ class StrategyError(Exception):
 
 def shorten(
     view: Sequence[ViewMessage], strategy: ExtraStrategy | None, policy: Policy, *, carries_summary: bool
-) -> Shortened:
+) -> ShortenedView:
     """Return what a strategy makes of a view; None is one that is not installed.
 
     Raises StrategyError if it is not there, changes what has to stay (the newest message, a summary in the beginning,
@@ -62,14 +62,14 @@ def shorten(
         if answer is None:
             dropped.append(message.seq)
             continue
-        after.append(_replaced(message, answer, index))
+        after.append(_replace_content(message, answer, index))
         changed.append(message.seq)
     if repair(after)[0] != tuple(after):
         raise StrategyError("the Messages API would refuse what it left")
-    return Shortened(tuple(after), tuple(changed), tuple(dropped))
+    return ShortenedView(tuple(after), tuple(changed), tuple(dropped))
 
 
-def _replaced(message: ViewMessage, answer: Mapping[str, Any], index: int) -> ViewMessage:
+def _replace_content(message: ViewMessage, answer: Mapping[str, Any], index: int) -> ViewMessage:
     if not isinstance(answer, dict) or answer.keys() != {"role", "content"} or answer["role"] != message.role:
         raise StrategyError(f"its answer for message {index} is no message of the {message.role}")
     try:

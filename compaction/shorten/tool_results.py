@@ -57,7 +57,7 @@ def cut_tool_results(
         for place, block in enumerate(content):
             if not _may_be_cut(block):
                 continue
-            shorter = recalled_line(block, recalls.before(index))
+            shorter = recalled_line(block, recalls.ids_before(index))
             if shorter is None and reads_html and retention_chars:
                 shorter = _shorten_page(block, retention_chars, handles, whole)
             shorter = shorter or shorten_result(block, retention_chars, handles)
@@ -77,7 +77,7 @@ def _shorten_page(
     block: dict[str, Any], retention_chars: int, handles: Handles | None, whole: WholeResults | None
 ) -> dict[str, Any] | None:
     """Return a result cut to the readable text of its HTML document, None if it has none."""
-    source = block if whole is None else whole.of(block)
+    source = block if whole is None else whole.whole_of(block)
     length = result_text_chars(block)
     if length <= retention_chars:
         return None
@@ -94,7 +94,7 @@ def _shorten_page(
 
 
 def _may_be_cut(block: dict[str, Any]) -> bool:
-    """Tell whether a block is a result without the marker; nearly all results in a snapshot have it."""
+    """Return whether a block is a result without the marker; nearly all results in a snapshot have it."""
     if block.get("type") != "tool_result":
         return False
     content = block.get("content", "")

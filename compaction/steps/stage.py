@@ -13,7 +13,7 @@ from compaction.media.shedding import load_of_view
 from compaction.messages import has_tool_results
 from compaction.pieces import count_messages, newest
 from compaction.pins.left_out import with_note
-from compaction.pins.pinned import IN_LEDGER, Pin, Pinned, masked_pins, pin, with_left_out, with_pins
+from compaction.pins.pinned import IN_LEDGER, Pin, PinnedView, masked_pins, pin, with_left_out, with_pins
 from compaction.recall.ranges import missing_ranges_note
 from compaction.steps.ladder import Load
 from compaction.steps.snapshot import Snapshot, build, left_out, load_view, serialized_bytes
@@ -67,7 +67,7 @@ class Stage:
         """What the view has of images and files."""
         return load_of_view(self.view)
 
-    def pinned(self, view: View, policy: Policy, *, room: int | None = None, read_through: int = WRITTEN) -> Pinned:
+    def pinned(self, view: View, policy: Policy, *, room: int | None = None, read_through: int = WRITTEN) -> PinnedView:
         """Return a view of this conversation with the pins that it does not show in a frame.
 
         With `recall_handles` it says as well by what name what is not shown can be had back. All of it takes at most

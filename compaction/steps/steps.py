@@ -13,7 +13,7 @@ from compaction.media.limits import limits_of
 from compaction.media.shedding import media_notes, shed_media, without_media
 from compaction.pins.pinned import latest_request_pin
 from compaction.shorten.fitting import fit_history, newest_media, without_oldest_media
-from compaction.shorten.pruning import Pruned, prune
+from compaction.shorten.pruning import PrunedView, prune
 from compaction.shorten.strategies import StrategyError, shorten
 from compaction.shorten.tool_results import cut_tool_results, diagnostic
 from compaction.shorten.trimming import drop_oldest
@@ -261,7 +261,7 @@ def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
 
 
 def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> StepOutcome:
-    def attempt(min_freed_tokens: int) -> Pruned:
+    def attempt(min_freed_tokens: int) -> PrunedView:
         return prune(
             stage.view,
             window_tokens=policy.model_context_tokens,

@@ -45,37 +45,41 @@ _MAX_NESTING: Final = 8
 _KILO: Final = 1_000
 
 
-class Shown(NamedTuple):
+class ShownBlock(NamedTuple):
     """A block as the summarizer reads it: a note of one line, and the untrusted text that comes with it."""
 
     note: str
     text: str = ""
 
 
-def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> Shown:  # noqa: PLR0911 - one for each kind
+def attachment(block: Mapping[str, Any], fields: Collection[str] = ()) -> ShownBlock:  # noqa: PLR0911 - one for each kind
     """Return a block that is neither text, nor thinking, nor a call, nor a result; `fields` are left out of it."""
     match block.get("type"):
         case "image":
-            return Shown(f"{media_note(block)}, not shown")
+            return ShownBlock(f"{media_note(block)}, not shown")
         case "document":
             return _document(block, fields)
         case "search_result":
             text = result_text(block.get("content"), fields)
-            return Shown(f"search result{_described(block)}{_at(block.get('source'))}, untrusted", text)
+            return ShownBlock(
+                f"search result{_describe_block(block)}{_format_location(block.get('source'))}, untrusted", text
+            )
         case "container_upload":
-            return Shown(f"file in the container{_described(block)}{_file(block)}")
+            return ShownBlock(f"file in the container{_describe_block(block)}{_file(block)}")
         case "compaction":
-            return Shown("earlier summary made by the API", visible(_string(block.get("content"))))
+            return ShownBlock("earlier summary made by the API", visible(_string(block.get("content"))))
         case "opaque" if media_facts(block) is not None:
-            return Shown(f"{media_note(block)}, not shown")
+            return ShownBlock(f"{media_note(block)}, not shown")
         case "opaque":
-            return Shown(f"{one_line(block.get('of'))}, untrusted", visible(_string(block.get("text"))))
+            return ShownBlock(f"{one_line(block.get('of'))}, untrusted", visible(_string(block.get("text"))))
         case "tool_reference":
-            return Shown(f"tool {one_line(block.get('tool_name'))}")
+            return ShownBlock(f"tool {one_line(block.get('tool_name'))}")
         case kind:
             name = one_line(kind) if isinstance(kind, str) else "block"
-            where = _at(block.get("url")) or _at(block.get("uri"))
-            return Shown(f"{name}{_described(block)}{where}{_file(block)}, {_size(len(json_text(block)))}, not shown")
+            where = _format_location(block.get("url")) or _format_location(block.get("uri"))
+            return ShownBlock(
+                f"{name}{_describe_block(block)}{where}{_file(block)}, {_size(len(json_text(block)))}, not shown"
+            )
 
 
 def media_note(block: Mapping[str, Any]) -> str:
@@ -87,7 +91,9 @@ def media_note(block: Mapping[str, Any]) -> str:
     source = source if isinstance(source, Mapping) else {}
     facts = media_facts(block)
     kind = "file in the container" if block.get("type") == "container_upload" else str(block.get("of") or block["type"])
-    parts = [f"{one_line(kind)}{_described(block)}{_at(source.get('url'))}{_file(source)}{_file(block)}"]
+    parts = [
+        f"{one_line(kind)}{_describe_block(block)}{_format_location(source.get('url'))}{_file(source)}{_file(block)}"
+    ]
     if block.get("type") == "opaque" and (said := _string(block.get("text"))).strip():
         parts[0] += f" {title(said)}"
     if isinstance(media_type := source.get("media_type") or (facts and facts.media_type), str) and media_type:
@@ -108,7 +114,8 @@ def citations(block: Mapping[str, Any]) -> list[str]:
     """Return the sources that a text block cites, one line each and each once; what they say is in the text."""
     given = block.get("citations")
     named = [
-        f"cites {title(name)}{_at(cited.get('url')) or _at(cited.get('source'))}{_place(cited)}"
+        f"cites {title(name)}"
+        f"{_format_location(cited.get('url')) or _format_location(cited.get('source'))}{_place(cited)}"
         for cited in blocks(given if isinstance(given, list) else [])
         if (name := cited.get("document_title") or cited.get("title") or cited.get("url") or cited.get("type"))
     ]
@@ -133,10 +140,10 @@ def server_result_text(content: Any, fields: Collection[str] = ()) -> str:
     """Return what the result of a server tool says: titles, addresses, output, errors, text of fetched documents."""
     if isinstance(content, str):
         return without_fields(visible(content), fields)
-    return "\n".join(_said(without_keys(content, fields), 0))
+    return "\n".join(_texts_in(without_keys(content, fields), 0))
 
 
-def _said(value: Any, depth: int) -> Iterator[str]:
+def _texts_in(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str) and value.strip():
         yield visible(value)
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -144,7 +151,7 @@ def _said(value: Any, depth: int) -> Iterator[str]:
     elif depth > _MAX_NESTING:
         return
     elif isinstance(value, list):
-        yield from itertools.chain.from_iterable(_said(part, depth + 1) for part in value)
+        yield from itertools.chain.from_iterable(_texts_in(part, depth + 1) for part in value)
     elif isinstance(value, Mapping):
         if value.get("type") in {"image", "document"}:
             attached = attachment(value)
@@ -157,7 +164,7 @@ def _said(value: Any, depth: int) -> Iterator[str]:
             yield lead.strip()
         for key in _TEXT_FIELDS:
             if not _is_short(value.get(key)):
-                yield from _said(value.get(key), depth + 1)
+                yield from _texts_in(value.get(key), depth + 1)
 
 
 def _is_short(value: Any) -> bool:
@@ -168,7 +175,7 @@ def _lead(key: str, value: Any) -> str:
     return f"{key}={value}" if isinstance(value, int) or key.endswith(("_code", "_id")) else visible(value)
 
 
-def _document(block: Mapping[str, Any], fields: Collection[str]) -> Shown:
+def _document(block: Mapping[str, Any], fields: Collection[str]) -> ShownBlock:
     source = block.get("source")
     context = visible(_string(block.get("context")))
     text = ""
@@ -176,7 +183,7 @@ def _document(block: Mapping[str, Any], fields: Collection[str]) -> Shown:
         text = without_fields(visible(_string(source.get("data"))), fields)
     elif isinstance(source, Mapping) and source.get("type") == "content":
         text = result_text(source.get("content"), fields)
-    return Shown(_document_note(block, source), "\n".join(part for part in (context, text) if part))
+    return ShownBlock(_document_note(block, source), "\n".join(part for part in (context, text) if part))
 
 
 def _document_note(block: Mapping[str, Any], source: Any) -> str:
@@ -185,20 +192,20 @@ def _document_note(block: Mapping[str, Any], source: Any) -> str:
         return f"{media_note(block)}, not shown"
     if source["type"] == "content":
         text = result_text(source.get("content"))
-        note = f"document{_described(block)}, {len(text):,} characters"
+        note = f"document{_describe_block(block)}, {len(text):,} characters"
     else:
         text = _string(source.get("data"))
         media = f", {one_line(source['media_type'])}" if isinstance(source.get("media_type"), str) else ""
-        note = f"document{_described(block)}{media}, {len(text):,} characters"
+        note = f"document{_describe_block(block)}{media}, {len(text):,} characters"
     return f"{note}, untrusted" if text else note
 
 
-def _described(block: Mapping[str, Any]) -> str:
+def _describe_block(block: Mapping[str, Any]) -> str:
     name = block.get("title") or block.get("name") or block.get("filename")
     return f" {title(name)}" if isinstance(name, str) and name.strip() else ""
 
 
-def _at(url: Any) -> str:
+def _format_location(url: Any) -> str:
     return f" at {one_line(url)}" if isinstance(url, str) and url.strip() and not url.startswith("data:") else ""
 
 

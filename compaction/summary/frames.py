@@ -60,15 +60,15 @@ _BRACKET: Final = re.compile(r"\[(?=\s{0,9}/?\s{0,9}INST\s{0,9}\])", re.IGNORECA
 def visible(text: str) -> str:
     """Return `text` without control and invisible characters, all line breaks alike, context markers disarmed."""
     clean_text = _VARIANTS.sub("", _HIDDEN.sub("", _BREAKS.sub("\n", text)))
-    return clean(unmarked(clean_text))
+    return clean(escape_markers(clean_text))
 
 
-def unmarked(text: str) -> str:
+def escape_markers(text: str) -> str:
     """Return `text` with everything that reads as a summary's marker turned into plain words."""
     return _MARKER.sub(lambda match: "(end of context summary)" if match[1] else "(context summary)", text)
 
 
-def defanged(text: str) -> str:
+def escape_tags(text: str) -> str:
     """Return `text` with the tags of frames and roles, and the control tokens of chat templates, written as entities.
 
     Any case, spaces and look-alikes of `<` included; other markup stays as it is.
@@ -76,9 +76,9 @@ def defanged(text: str) -> str:
     return _BRACKET.sub("&#91;", _TAG.sub("&lt;", text))
 
 
-def quoted(text: str, mark: str) -> str:
+def quote_lines(text: str, mark: str) -> str:
     """Return cleaned `text` with `mark` before each line; empty for blank text."""
-    text = defanged(visible(text)).strip("\n")
+    text = escape_tags(visible(text)).strip("\n")
     if not text.strip():
         return ""
     return "\n".join(f"{mark} {line}" if line else mark for line in text.split("\n"))
@@ -86,7 +86,7 @@ def quoted(text: str, mark: str) -> str:
 
 def one_line(text: Any, limit: int = NAME_CHARS) -> str:
     """Return a name as one cleaned line of at most `limit` characters."""
-    line = " ".join(defanged(visible(str(text)[: limit * 4])).split())
+    line = " ".join(escape_tags(visible(str(text)[: limit * 4])).split())
     return line if len(line) <= limit else line[: limit - 1] + "\u2026"
 
 
@@ -104,7 +104,7 @@ def code(*texts: str) -> str:
 
 
 def names_frame(text: str) -> bool:
-    """Tell whether a text holds the name and the code of a frame, whatever became of the brackets around them."""
+    """Return whether a text holds the name and the code of a frame, whatever became of the brackets around them."""
     return _CODED.search(text) is not None
 
 
@@ -149,7 +149,7 @@ def _cut_note(text: str, hidden: int, start: int, line: int) -> str:
     return note if start == line else f"{note}{WORDS if text[line] == WORDS else DATA} "
 
 
-def fitted(text: str, chars: int, weight: int, cut: Callable[[str, int], str]) -> str:
+def fit_text(text: str, chars: int, weight: int, cut: Callable[[str, int], str]) -> str:
     """Return `text` cut to at most `chars` characters and `weight` (see `tokens.text_weight`)."""
     limit = min(len(text), chars)
     while (shortened := cut(text, limit)) and (now := text_weight(shortened)) > weight:

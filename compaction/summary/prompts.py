@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.frames.wordings import WORDINGS
-from compaction.summary.frames import WORDS, code, cut_lines, fitted, frame, quoted
+from compaction.summary.frames import WORDS, code, cut_lines, fit_text, frame, quote_lines
 from compaction.summary.transcript import SECTIONS, system_prompt
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 
@@ -142,11 +142,11 @@ def shorter(prompt: Prompt, answer_tokens: int) -> Prompt:
     return prompt._replace(text=f"{prompt.text}\n\n{instruction}cannot go on without, and say it in fewer.")
 
 
-def corrected(prompt: Prompt, draft: str, reasons: Sequence[str], *, window: int, answer_tokens: int) -> Prompt:
+def corrective_prompt(prompt: Prompt, draft: str, reasons: Sequence[str], *, window: int, answer_tokens: int) -> Prompt:
     """Return the same request with what was wrong with a draft, and the draft where the window has room for both."""
     spare = int((window - answer_tokens) * CHARS_PER_TOKEN / MARGIN) - prompt.weight
-    objections = fitted(
-        quoted("\n".join(f"- {reason}" for reason in reasons), WORDS),
+    objections = fit_text(
+        quote_lines("\n".join(f"- {reason}" for reason in reasons), WORDS),
         CORRECTION_WEIGHT,
         min(CORRECTION_WEIGHT, max(0, spare - _FRAMES_WEIGHT)),
         cut_lines,
@@ -158,7 +158,7 @@ def corrected(prompt: Prompt, draft: str, reasons: Sequence[str], *, window: int
         f"A draft of this summary was checked, and this is wrong with it:\n{frame('reasons', objections, tag)}\n"
         "Write the summary again, whole, with all of it put right."
     )
-    whole = prompt._replace(text="\n\n".join([prompt.text, frame("draft", quoted(draft, WORDS), tag), objections]))
+    whole = prompt._replace(text="\n\n".join([prompt.text, frame("draft", quote_lines(draft, WORDS), tag), objections]))
     fits = shorter(whole, answer_tokens).tokens(answer_tokens) <= window
     return whole if fits else prompt._replace(text=f"{prompt.text}\n\n{objections}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.frames.wordings import in_english
 from compaction.private_fields import without_fields
-from compaction.summary.frames import WORDS, cut_lines, fitted, quoted
+from compaction.summary.frames import WORDS, cut_lines, fit_text, quote_lines
 from compaction.summary.prompts import MARGIN, Place, Prompt, Wishes, merge_prompt, part_prompt
 from compaction.summary.transcript import (
     NOTHING_KNOWN,
@@ -56,7 +56,7 @@ class WindowTooSmallError(ValueError):
     """The window has no room for the rules, an answer and anything to summarize."""
 
 
-class Oversized(NamedTuple):
+class OversizedMessage(NamedTuple):
     """A message too large by itself."""
 
     seq: int
@@ -85,7 +85,7 @@ class Room:
 
     def fit(self, text: str) -> str:
         """Return encoded text cut in the middle to what it has room for."""
-        return fitted(text, self.chars, self.weight, cut_lines)
+        return fit_text(text, self.chars, self.weight, cut_lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Part:
     entries: tuple[Entry, ...]
     room: Room
     previous: str | None
-    oversized: tuple[Oversized, ...]
-    left_out: tuple[Oversized, ...] = ()
+    oversized: tuple[OversizedMessage, ...]
+    left_out: tuple[OversizedMessage, ...] = ()
     """Messages that are named in it and not shown."""
 
     @property
@@ -139,7 +139,7 @@ class Plan:
     """Of rules, wishes and frames."""
 
     @property
-    def oversized(self) -> tuple[Oversized, ...]:
+    def oversized(self) -> tuple[OversizedMessage, ...]:
         """Every message that is too large by itself and still shown."""
         return tuple(each for part in self.parts for each in part.oversized)
 
@@ -160,17 +160,17 @@ class Plan:
         previous = self.previous if final else None
         room = self.available.weight
         if previous is not None:
-            previous = fitted(previous, len(previous), room // 3, cut_lines)
+            previous = fit_text(previous, len(previous), room // 3, cut_lines)
             room -= text_weight(previous)
-        summaries = [quoted(text, WORDS) for text in texts]
+        summaries = [quote_lines(text, WORDS) for text in texts]
         if sum(map(_framed_weight, summaries)) > room:
             each = room // len(texts) - _FRAME_WEIGHT
-            summaries = [fitted(text, len(text), each, cut_lines) for text in summaries]
+            summaries = [fit_text(text, len(text), each, cut_lines) for text in summaries]
         return merge_prompt(
             self.secret, summaries, places, previous=previous, wishes=self.wishes, answer_tokens=self.answer_tokens
         )
 
-    def narrowed(self, window: int) -> Plan:
+    def with_window(self, window: int) -> Plan:
         """Return the plan with another window for what is still to be asked; raises WindowTooSmallError."""
         answer = min(self.answer_tokens, window // ANSWER_SHARE)
         room = _available(window, answer, self.fixed_weight, self.available.chars)
@@ -183,7 +183,7 @@ class Plan:
 
     def groups(self, texts: Sequence[str]) -> list[tuple[int, int]]:
         """Return which neighbours are merged in one request: one group at the last level, fewer texts at each."""
-        weights = [_framed_weight(quoted(text, WORDS)) for text in texts]
+        weights = [_framed_weight(quote_lines(text, WORDS)) for text in texts]
         earlier = min(text_weight(self.previous or ""), self.available.weight // 3)
         if len(texts) <= 2 or sum(weights) + earlier <= self.available.weight:  # noqa: PLR2004 - a pair is always merged
             return [(0, len(texts))]
@@ -220,10 +220,12 @@ def plan(
     answer = min(policy.summary_max_tokens, window // ANSWER_SHARE)
     # A result may be pinned as well.
     kept = "\n".join(without_fields(text, strip_fields) for text in pins)
-    wishes = Wishes(_encoded(instructions or "", _WISHES_CHARS, window), _encoded(kept, _PINS_CHARS, window), language)
+    wishes = Wishes(
+        _format_focus(instructions or "", _WISHES_CHARS, window), _format_focus(kept, _PINS_CHARS, window), language
+    )
     fixed = _fixed_weight(secret, wishes, answer)
     available = _available(window, answer, fixed, policy.summary_input_max_chars)
-    earlier = available.half().fit(quoted(previous or "", WORDS)) or None
+    earlier = available.half().fit(quote_lines(previous or "", WORDS)) or None
     units = _units(zone, entries(zone, policy, times=times, names=names, strip_fields=strip_fields))
     room = available
     if not _is_whole(units, available, earlier):
@@ -231,7 +233,7 @@ def plan(
         # Of the room, not of the window: in a small one the rules would take the whole share, and parts be tiny.
         room = Room(available.chars, min(available.weight, max(_LEAST_ROOM, int(available.weight * ratio))))
     large = [entry for unit in units for entry in unit if room.half().load(entry.text, entry.weight) > 1]
-    named = {entry.seq: Oversized(entry.seq, _name(entry)) for entry in large}
+    named = {entry.seq: OversizedMessage(entry.seq, _name(entry)) for entry in large}
     if without_oversized:
         units = [[left_out(entry) if entry.seq in named else entry for entry in unit] for unit in units]
     if _is_whole(units, available, earlier):
@@ -248,7 +250,7 @@ def plan(
     return Plan(parts, window, answer, available, earlier, wishes, secret, fixed)
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_summaries(texts: Sequence[str]) -> str:
     """Return summaries of consecutive parts as one, heading by heading, without a model."""
     by_heading: dict[str, list[str]] = {}
     for text in texts:
@@ -280,9 +282,9 @@ def _name(entry: Entry) -> str:
     return f"message {entry.seq} ({entry.speaker}, {entry_size(entry)})"
 
 
-def _encoded(text: str, chars: int, window: int) -> str:
+def _format_focus(text: str, chars: int, window: int) -> str:
     """Return what people want, of no more than a sixteenth of the window."""
-    return fitted(quoted(text, WORDS), chars, window * CHARS_PER_TOKEN // 16, cut_lines)
+    return fit_text(quote_lines(text, WORDS), chars, window * CHARS_PER_TOKEN // 16, cut_lines)
 
 
 def _available(window: int, answer_tokens: int, fixed_weight: int, chars: int) -> Room:
@@ -321,7 +323,7 @@ def _units(zone: Sequence[ViewMessage], entries: Sequence[Entry]) -> list[list[E
 
 
 def _is_whole(units: Sequence[Sequence[Entry]], room: Room, previous: str | None) -> bool:
-    """Tell whether everything fits in one request."""
+    """Return whether everything fits in one request."""
     entries = [entry for unit in units for entry in unit if entry.text]
     left = room.less(previous)
     return (
@@ -347,7 +349,9 @@ def _split(units: Sequence[Sequence[Entry]], room: Room, previous: str | None) -
     return runs
 
 
-def _part(number: int, run: Sequence[Entry], room: Room, previous: str | None, named: Mapping[int, Oversized]) -> Part:
+def _part(
+    number: int, run: Sequence[Entry], room: Room, previous: str | None, named: Mapping[int, OversizedMessage]
+) -> Part:
     stop = run[-1].position + 1 if run else 0
     large = tuple(named[entry.seq] for entry in run if entry.seq in named)
     return Part(number, run[0].position if run else 0, stop, tuple(run), room, previous, large)

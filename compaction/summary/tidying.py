@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from compaction.summary.frames import defanged, visible
+from compaction.summary.frames import escape_tags, visible
 
 _FENCE: Final = re.compile(r"\A```[a-z]*\n(.*)\n```\Z", re.DOTALL)
 _WRAPPED: Final = re.compile(r"\A<(summary|output|answer)>(.*)</\1>\Z", re.DOTALL | re.IGNORECASE)
@@ -24,7 +24,7 @@ _ELEMENT: Final = re.compile(
 """An element of HTML that fetches or runs something as soon as it is shown; code such as `List<Image>` is none."""
 
 
-def tidied(answer: str) -> str:
+def tidy_answer(answer: str) -> str:
     """Return a model's answer without wrapping, pictures, scripts, hidden characters, and tags that read as a frame."""
     text = visible(answer).strip()
     for wrapping, group in ((_FENCE, 1), (_WRAPPED, 2)):
@@ -33,7 +33,7 @@ def tidied(answer: str) -> str:
     if _DEFINED.search(text):
         text = _SHOWN.sub("", text)
     text = "".join(map(_without_pictures, _PARAGRAPHS.split(text)))
-    return defanged(_ELEMENT.sub("&lt;", text)).strip()
+    return escape_tags(_ELEMENT.sub("&lt;", text)).strip()
 
 
 def _without_pictures(paragraph: str) -> str:

@@ -20,7 +20,7 @@ from compaction.messages import (
 )
 from compaction.private_fields import without_keys
 from compaction.summary.attachments import attachment, citations, result_text, server_result_text
-from compaction.summary.frames import DATA, NOTE, WORDS, one_line, quoted
+from compaction.summary.frames import DATA, NOTE, WORDS, one_line, quote_lines
 from compaction.text.dates import TIME_UNKNOWN
 from compaction.text.html_pages import readable_text
 from compaction.tokens import json_text, text_weight
@@ -180,7 +180,7 @@ def _block_lines(block: Mapping[str, Any], calls: dict[str, str], policy: Policy
     if kind in THINKING:
         return []
     if kind in {"text", INSTRUCTION}:
-        said = quoted(str(block.get("text") or ""), WORDS)
+        said = quote_lines(str(block.get("text") or ""), WORDS)
         return [*([said] if said else []), *(f"{NOTE} {line}" for line in citations(block))]
     if kind in CALLS:
         return [f"{NOTE} {_call(block, calls)}"]
@@ -189,7 +189,7 @@ def _block_lines(block: Mapping[str, Any], calls: dict[str, str], policy: Policy
     attached = attachment(block, fields)
     # An earlier summary is what is left of what was said: its end is worth as much as its start.
     text = attached.text if kind == "compaction" else preview(attached.text, policy)
-    return [f"{NOTE} {attached.note}", *filter(None, [quoted(text, DATA)])]
+    return [f"{NOTE} {attached.note}", *filter(None, [quote_lines(text, DATA)])]
 
 
 def _call(block: Mapping[str, Any], calls: dict[str, str]) -> str:
@@ -216,11 +216,11 @@ def _result_lines(
                 attached = attachment(without_keys(part, fields))
                 notes += [
                     f"{NOTE} in it: {attached.note}",
-                    *filter(None, [quoted(preview(attached.text, policy), DATA)]),
+                    *filter(None, [quote_lines(preview(attached.text, policy), DATA)]),
                 ]
     if policy.html_results == "text" and (page := readable_text(text)) is not None:
         text = page
     failed = ", an error" if block.get("is_error") else ""
-    said = quoted(preview(text, policy), DATA)
+    said = quote_lines(preview(text, policy), DATA)
     empty = "" if said or notes else ", empty"
     return [f"{NOTE} result of {name}, untrusted{failed}{empty}", *([said] if said else []), *notes]

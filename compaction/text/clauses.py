@@ -83,7 +83,7 @@ def chars_in(value: Any, depth: int = 0) -> int:
     return sum(len(str(key)) + chars_in(item, depth + 1) for key, item in value.items())
 
 
-def clipped(text: str, most: int) -> str:
+def clip_text(text: str, most: int) -> str:
     """Return `text`, of one longer than `most` characters its head and its tail."""
     return text if len(text) <= most else f"{text[: most - most // 2]}{GAP}{text[len(text) - most // 2 :]}"
 
@@ -123,7 +123,7 @@ def _belongs(before: str, line: str) -> bool:
     return together < _JOINED_LINES + _SHORT_LINE and content_words(before) < BOUND_WORDS
 
 
-def structured(text: str) -> list[Record]:
+def split_records(text: str) -> list[Record]:
     """Split a tool's output into records: JSON by object, HTML by its visible text, the rest as prose."""
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
@@ -167,7 +167,7 @@ def json_records(value: Any, label: str = "", depth: int = 0) -> Iterator[Record
         yield from _object(value, label, depth)
     elif isinstance(value, list):
         if not any(isinstance(item, (Mapping, list)) for item in value):
-            yield from _filled(label, [_scalar(item) for item in value])
+            yield from _fill_clauses(label, [_scalar(item) for item in value])
         else:
             yield from _in_rows(record for item in value for record in json_records(item, label, depth + 1))
     else:
@@ -214,7 +214,7 @@ def row_of(text: str) -> Row | None:
     return Row(tuple(key for key, _, _ in pairs), FIELD_JOINT.join(value for _, _, value in pairs))
 
 
-def named(text: str, before: str) -> str | None:
+def name_fields(text: str, before: str) -> str | None:
     """Return the row `text` with the names of its fields, by the row `before` that has them; None where it is none."""
     row = row_of(before)
     items = text.split(FIELD_JOINT)
@@ -250,7 +250,7 @@ def _object(value: Mapping[Any, Any], label: str, depth: int) -> Iterator[Record
             nested.append((key, rest))
         elif inline and inline != owner:
             pairs.append(f"{key}: {inline}")
-    yield from _filled(label, pairs)
+    yield from _fill_clauses(label, pairs)
     for key, item in nested:
         yield from json_records(item, f"{owner} {key}".strip(), depth + 1)
 
@@ -264,7 +264,7 @@ def _text(label: str, text: str) -> Iterator[Record]:
         yield Record(_lead(label) + record.lead, record.clauses, record.joint, _lead(label))
 
 
-def _filled(label: str, parts: Iterable[str]) -> Iterator[Record]:
+def _fill_clauses(label: str, parts: Iterable[str]) -> Iterator[Record]:
     """Yield one record of `parts`, led by the first of them when they do not fit into one clause."""
     parts = [part for part in parts if part]
     if not parts:
@@ -318,7 +318,7 @@ def _inline(item: Any, owner: str) -> str | None:
 
 
 def _says(key: str, value: str) -> bool:
-    """Tell whether a key says a value of one of its fields, as `card_4421` says `card`."""
+    """Return whether a key says a value of one of its fields, as `card_4421` says `card`."""
     if key == value:
         return True
     is_beginning = key.startswith(value) and not key[len(value)].isalnum()

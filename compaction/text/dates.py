@@ -31,18 +31,18 @@ TIME_UNKNOWN: Final = "time unknown"
 _MOST_YEARS: Final = 100
 
 
-class Stamped(NamedTuple):
+class StampedText(NamedTuple):
     """A text without the time in brackets that it begins with, and that day; None where it begins with none."""
 
     day: date | None
     text: str
 
 
-def stamped(text: str) -> Stamped:
+def split_stamp(text: str) -> StampedText:
     """Take off the time that an application put before a message: `[1:56 pm on 8 May, 2023] Hello`."""
     match = _STAMP.match(text) if text.lstrip().startswith("[") else None
     day = _day_in(match[1]) if match else None
-    return Stamped(None, text) if match is None or day is None else Stamped(day, text[match.end() :])
+    return StampedText(None, text) if match is None or day is None else StampedText(day, text[match.end() :])
 
 
 def with_iso_dates(text: str) -> str:
@@ -58,24 +58,24 @@ def with_iso_dates(text: str) -> str:
 
 
 def is_day_alone(line: str) -> bool:
-    """Tell whether a line is a day that heads what was said on it, and says nothing itself."""
-    day, rest = stamped(line)
+    """Return whether a line is a day that heads what was said on it, and says nothing itself."""
+    day, rest = split_stamp(line)
     return day is not None and not rest.strip()
 
 
-def written(day: date) -> str:
+def format_day(day: date) -> str:
     """Return a day in words, the month's name in English: `8 May, 2023`."""
     return f"{day.day} {_MONTHS[day.month - 1]}, {day.year}"
 
 
-def reckoned(text: str, said: date) -> str:
+def add_dates(text: str, said: date) -> str:
     """Return `text`, said on the day `said`, with the date after each English word for a day, month or year.
 
     `went there yesterday` becomes `went there yesterday (7 May)`.
     """
 
     def with_date(match: re.Match[str]) -> str:
-        when = _when(match, said)
+        when = _date_of(match, said)
         return f"{match[0]} ({when})" if when else match[0]
 
     return _RELATIVE.sub(with_date, text)
@@ -101,7 +101,7 @@ def _month(name: str) -> int:
     return next(at for at, full in enumerate(_MONTHS, 1) if full[:3].lower() == name[:3].lower())
 
 
-def _when(match: re.Match[str], said: date) -> str:
+def _date_of(match: re.Match[str], said: date) -> str:
     try:
         if plain := match["plain"]:
             return _short(said + timedelta(days=1 if plain.lower() == "tomorrow" else -1))

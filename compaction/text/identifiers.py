@@ -95,7 +95,7 @@ def kind_of(value: str) -> ValueKind | None:
 
 
 def is_strong(value: str) -> bool:
-    """Tell whether `value` is of a kind that nobody comes up with by rounding or by writing a date another way."""
+    """Return whether `value` is of a kind that nobody comes up with by rounding or by writing a date another way."""
     digits = len(_DIGITS.findall(value))
     match kind_of(value):
         case ValueKind.URL | ValueKind.EMAIL | ValueKind.HASH | ValueKind.HOST:
@@ -113,12 +113,12 @@ def is_strong(value: str) -> bool:
             return False
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return `text` in lower case without separators of thousands."""
     return _THOUSANDS.sub("", text.lower())
 
 
-def spelled(value: str, text: str) -> str:
+def spelling_of(value: str, text: str) -> str:
     """Return `value`, which is in lower case, as `text` first spells it."""
     match = re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}", text, re.IGNORECASE)
     return match[0] if match else value
@@ -131,21 +131,21 @@ class Text:
         self._text = text
 
     @cached_property
-    def folded(self) -> str:
+    def folded_text(self) -> str:
         """The text in lower case without separators of thousands."""
-        return folded(self._text)
+        return fold_text(self._text)
 
     @cached_property
     def values(self) -> frozenset[str]:
         """Every exact value, folded."""
-        return frozenset(folded(value) for value in values(self._text))
+        return frozenset(fold_text(value) for value in values(self._text))
 
     @cached_property
     def _all_digits(self) -> str:
-        return re.sub(r"(?<=\d)[ ().-]+(?=\d)", "", self.folded)
+        return re.sub(r"(?<=\d)[ ().-]+(?=\d)", "", self.folded_text)
 
     def holds(self, value: str) -> bool:
-        """Tell whether `value` is here, exactly but for trivial formatting.
+        """Return whether `value` is here, exactly but for trivial formatting.
 
         Case counts only where it carries meaning, in codes that mix both. A date may be written with its month's name.
         """
@@ -153,29 +153,29 @@ class Text:
             kind = kind_of(value.lower())
             if kind is ValueKind.ID:
                 return _stands(value, self._text)
-        wanted = folded(value)
-        if wanted in self.values or _stands(wanted, self.folded):
+        wanted = fold_text(value)
+        if wanted in self.values or _stands(wanted, self.folded_text):
             return True
         match kind_of(wanted):
             case ValueKind.AMOUNT | ValueKind.NUMBER:
                 number = wanted.lstrip(_CURRENCY)
                 number = number.rstrip("0").rstrip(".") if "." in number else number
-                return bool(re.search(rf"(?<![\d.]){re.escape(number)}(?:\.0+)?(?!\d|\.\d)", self.folded))
+                return bool(re.search(rf"(?<![\d.]){re.escape(number)}(?:\.0+)?(?!\d|\.\d)", self.folded_text))
             case ValueKind.DATE:
-                return any(_stands(form, self.folded) for form in _written_dates(wanted, self.folded))
+                return any(_stands(form, self.folded_text) for form in _written_dates(wanted, self.folded_text))
             case _:
                 return False
 
     def knows(self, value: str) -> bool:
-        """Tell whether `value` can come from here: it is here, is part of what does, or joins what does."""
-        wanted = folded(value)
-        if wanted in self.values or wanted in self.folded:
+        """Return whether `value` can come from here: it is here, is part of what does, or joins what does."""
+        wanted = fold_text(value)
+        if wanted in self.values or wanted in self.folded_text:
             return True
         if kind_of(wanted) is ValueKind.PATH:
             # A file named by its directory and, elsewhere, by its name is one that a reader can put together.
-            return f"/{wanted.rsplit('/', 1)[-1]}" in f"/{self.folded}" or wanted.rsplit("/", 1)[-1] in self.values
+            return f"/{wanted.rsplit('/', 1)[-1]}" in f"/{self.folded_text}" or wanted.rsplit("/", 1)[-1] in self.values
         if kind_of(wanted) is ValueKind.URL:
-            return _SCHEME.sub("", wanted, count=1).rstrip("/") in self.folded
+            return _SCHEME.sub("", wanted, count=1).rstrip("/") in self.folded_text
         digits = re.sub(r"[ ().+-]", "", wanted)
         if digits.isdecimal() and digits in self._all_digits:
             return True
@@ -184,7 +184,7 @@ class Text:
         )
 
     def _has_whole(self, part: str) -> bool:
-        return part in self.values or (part in self.folded and _stands(part, self.folded))
+        return part in self.values or (part in self.folded_text and _stands(part, self.folded_text))
 
 
 def _halves(value: str) -> list[tuple[str, str]]:
@@ -194,12 +194,12 @@ def _halves(value: str) -> list[tuple[str, str]]:
 
 
 def _is_weak_end(value: str) -> bool:
-    """Tell whether a range from or to `value` is one that anybody may write another way."""
+    """Return whether a range from or to `value` is one that anybody may write another way."""
     return any(form.fullmatch(value) for form in (_CLOCK, _ISO_DATE, _OTHER_DATE, _VERSION))
 
 
 def _stands(value: str, text: str) -> bool:
-    """Tell whether `value` is in `text` as a whole and not as a part of a longer one."""
+    """Return whether `value` is in `text` as a whole and not as a part of a longer one."""
     before, after = r"(?<![^\W_])", r"(?![^\W_])"
     if value[:1].isdigit():
         before = r"(?<![^\W_])(?<!\d[.,])"

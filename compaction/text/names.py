@@ -34,7 +34,7 @@ def attribution(speaker: str, name: str = "") -> str:
     return f"{speaker} ({name}): " if name else f"{speaker}: "
 
 
-def attributed(line: str) -> tuple[str, str, str]:
+def split_attribution(line: str) -> tuple[str, str, str]:
     """Return the speaker and the name that a line begins with, "" where there is none, and what it says."""
     match = _ATTRIBUTION.match(line)
     return (match[1], match[2] or "", line[match.end() :]) if match else ("", "", line)

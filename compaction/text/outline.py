@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.text.html_text import html_text
-from compaction.text.sections import Section, TextKind, kind_of, mark, marked, open_fence, sections
+from compaction.text.sections import Section, TextKind, kind_of, mark, omitted_chars, open_fence, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -161,7 +161,7 @@ def _without_mark(text: str) -> tuple[str, int]:
     """Return `text` without a mark on its last line, and how many characters that stands for."""
     bare = text.rstrip()
     start = bare.rfind("\n") + 1
-    hidden = marked(bare[start:])
+    hidden = omitted_chars(bare[start:])
     return (text, 0) if hidden is None else (text[:start], hidden)
 
 
@@ -183,7 +183,7 @@ def _cut_end(text: str, max_chars: int) -> str:
         return text[:max_chars]
     kept = text[: text.rfind("\n", 0, room) + 1 or room]
     hidden = sum(
-        len(line) if (stands_for := marked(line)) is None else stands_for
+        len(line) if (stands_for := omitted_chars(line)) is None else stands_for
         for line in text[len(kept) :].splitlines(keepends=True)
     )
     kept, before = _without_mark(kept)

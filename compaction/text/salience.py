@@ -62,10 +62,10 @@ BOUND_WORDS: Final = 3
 def clean(text: str) -> str:
     """Return `text` without control and invisible characters, its context markers turned into plain words."""
     unsafe = _CONTROLS if text.isascii() else _UNSAFE
-    return disarmed(unsafe.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+    return neutralize_markers(unsafe.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
-def disarmed(text: str) -> str:
+def neutralize_markers(text: str) -> str:
     """Return `text`, as long as it was, with the markers of summaries and truncated results in round brackets."""
     return _MARKER.sub(r"(\1)", text) if "[" in text else text
 
@@ -169,7 +169,7 @@ class Weights:
         seen.regions.add(place // _REGION_MESSAGES)
 
     def is_spoken(self, value: str) -> bool:
-        """Tell whether anybody used a value, rather than tools alone."""
+        """Return whether anybody used a value, rather than tools alone."""
         seen = self._mentions.get(value)
         return seen is not None and seen.spoken > 0
 
@@ -200,7 +200,7 @@ class Weights:
             return 1.0
         if not self._rates:
             self._rates = _field_rates(((seen.field, seen.spoken > 0) for seen in self._mentions.values()), _FIELD_RATE)
-        return _bounded(math.sqrt(self._rates[name] / _FIELD_RATE))
+        return _bound_factor(math.sqrt(self._rates[name] / _FIELD_RATE))
 
     def _return_factor(self, name: str) -> float:
         """Return what it is worth to a value left for long: where others came back from a pause, it may as well."""
@@ -209,7 +209,7 @@ class Weights:
         if not self._returns:
             left = (seen for seen in self._mentions.values() if seen.pauses or self._rests(seen))
             self._returns = _field_rates(((seen.field, seen.pauses > 0) for seen in left), _RETURN_RATE)
-        return _bounded(self._returns[name] / _RETURN_RATE)
+        return _bound_factor(self._returns[name] / _RETURN_RATE)
 
     def _rests(self, seen: _Mentions) -> bool:
         return self._end - 1 - seen.last > _PAUSE_MESSAGES
@@ -226,7 +226,7 @@ def _field_rates(named_in: Iterable[tuple[str, bool]], usual: float) -> dict[str
     return {name: (true[name] + usual * _FIELD_PRIOR) / (count + _FIELD_PRIOR) for name, count in named.items()}
 
 
-def _bounded(factor: float) -> float:
+def _bound_factor(factor: float) -> float:
     least, most = _FIELD_FACTORS
     return min(most, max(least, factor))
 

@@ -86,7 +86,7 @@ def mark(hidden: int) -> str:
     return _MARK.format(hidden=hidden)
 
 
-def marked(line: str) -> int | None:
+def omitted_chars(line: str) -> int | None:
     """Return how many characters a line stands for, None if it is not such a mark."""
     match = _MARK_LINE.fullmatch(line.strip())
     return int(match[1].replace(",", "")) if match else None
@@ -99,7 +99,7 @@ def kind_of(text: str) -> TextKind:
     if opens_with_tag and _HTML_PAGE.search(sample):
         return TextKind.HTML
     lines = _lines(sample)
-    code = _fenced(lines)
+    code = _fence_flags(lines)
     prose = [line for line, inside in zip(lines, code, strict=True) if not inside and line.strip()]
     if _is_code(prose):
         return TextKind.CODE
@@ -135,7 +135,7 @@ def sections(text: str, kind: TextKind) -> list[Section]:
         offsets.append(offsets[-1] + len(line))
     begun = {first: (offsets[first], offsets[line], offsets[after]) for first, line, after in headings}
     for number, line in enumerate(lines[:-1]):
-        if line.startswith("[") and marked(line) is not None:
+        if line.startswith("[") and omitted_chars(line) is not None:
             begun.setdefault(number + 1, (offsets[number + 1],) * 3)
     begun.setdefault(0, (0, 0, 0))
     ordered = [begun[number] for number in sorted(begun)]
@@ -168,7 +168,7 @@ def _after_fence_line(opened: str, line: str) -> str:
     return "" if closes else opened
 
 
-def _fenced(lines: Sequence[str]) -> list[bool]:
+def _fence_flags(lines: Sequence[str]) -> list[bool]:
     """Tell of each line whether it is in a code fence or one of its ends."""
     inside: list[bool] = []
     opened = ""
@@ -180,7 +180,7 @@ def _fenced(lines: Sequence[str]) -> list[bool]:
 
 def _markdown_headings(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     """Yield ATX and setext headings as numbers of lines: first, heading, first of the body."""
-    fenced = _fenced(lines)
+    fenced = _fence_flags(lines)
     for number, line in enumerate(lines):
         if fenced[number] or len(line) > HEADING_CHARS:
             continue
@@ -232,7 +232,7 @@ def _declares(line: str) -> bool:
 
 
 def _is_code(lines: Sequence[str]) -> bool:
-    """Tell whether lines outside fences are source code: something is declared, and much of it is punctuation."""
+    """Return whether lines outside fences are source code: something is declared, and much of it is punctuation."""
     declared = sum(map(_declares, lines))
     if not declared:
         return False

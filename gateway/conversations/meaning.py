@@ -14,7 +14,7 @@ import msgspec
 
 from compaction.messages import CACHE_MARK, CALLS, INSTRUCTION, OPAQUE, THINKING, blocks, disarm_inner_blocks
 from compaction.shapes import codecs
-from compaction.shapes.inner import Decoded, ShapeError
+from compaction.shapes.inner import InnerMessage, ShapeError
 from compaction.shapes.spoken import spoken
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _without_media(parts: Iterable[ClearablePart]) -> list[ClearablePart]:
     return [part for part in parts if part.kind not in _MEDIA]
 
 
-def decode_row(shape: Shape, row: Any) -> Decoded:
+def decode_row(shape: Shape, row: Any) -> InnerMessage:
     """Return a row in the inner form. Raises ShapeError for what has none."""
     if not isinstance(row, dict):
         raise ShapeError("A message is an object.")
@@ -154,7 +154,7 @@ def decode_row(shape: Shape, row: Any) -> Decoded:
     role, content = row.get("role"), row.get("content")
     if role not in ("user", "assistant") or not isinstance(content, str | list):
         raise ShapeError("Expected a message of the user's or the assistant's.")
-    return Decoded(str(role), disarm_inner_blocks(content))
+    return InnerMessage(str(role), disarm_inner_blocks(content))
 
 
 def can_be_read(shape: Shape, value: Any) -> bool:

@@ -72,7 +72,7 @@ def with_results(shape: Shape, row: bytes, results: Sequence[dict[str, Any]]) ->
 
 
 def can_begin_with_results(shape: Shape, row: bytes) -> bool:
-    """Tell whether results can be put at the beginning of a row, or before it."""
+    """Return whether results can be put at the beginning of a row, or before it."""
     if shape != "messages":
         return True
     value = _value(row)

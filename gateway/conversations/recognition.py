@@ -127,7 +127,7 @@ def pending_place(conversation_id: UUID, rows: int) -> RecognizedPlace:
 
 
 def may_go_on(history: ResentHistory, *, in_session: bool) -> bool:
-    """Tell whether a history can be recognized at all.
+    """Return whether a history can be recognized at all.
 
     Of one without an answer nobody can say whose it is, unless its session says so: others begin with the same words.
     """
@@ -309,7 +309,7 @@ async def _find_named(
 
 
 def _is_whole(beginning: Beginning, history: ResentHistory) -> bool:
-    """Tell whether a request has the whole of what is stored in the conversation that it names."""
+    """Return whether a request has the whole of what is stored in the conversation that it names."""
     place = _compare_histories(beginning, history)
     return place is not None and not place.is_edit
 
@@ -324,7 +324,7 @@ async def _find_longest(pool: Pool, tenant_id: UUID, keys: Sequence[bytes], only
 
 
 def _is_placed(beginning: Beginning) -> bool:
-    """Tell whether the rows of a beginning are the messages that it is known to have."""
+    """Return whether the rows of a beginning are the messages that it is known to have."""
     return beginning.place == resent_before(beginning.seq + 1, beginning.removed, beginning.recalls)
 
 
@@ -392,7 +392,7 @@ class _Answer(NamedTuple):
     recall: AnsweredRecall | None = None
 
     def is_followed_by(self, shape: Shape, rows: Sequence[bytes], count: int) -> bool:
-        """Tell whether these rows can come after it, `count` of which say it.
+        """Return whether these rows can come after it, `count` of which say it.
 
         Results that the client lacks begin the next message; after what says nothing the client asks something else, or
         it has another answer in its place.
@@ -436,7 +436,7 @@ def _answers(beginning: Beginning) -> Iterator[_Answer]:
 
 
 def says_the_same(shape: Shape, row: bytes, role: str, content: Any) -> bool:
-    """Tell whether a row of a request says what a stored message does.
+    """Return whether a row of a request says what a stored message does.
 
     What clients leave out of an answer when they send it again, or write otherwise, makes no difference.
     """
@@ -455,7 +455,7 @@ def _is_users(shape: Shape, row: bytes) -> bool:
 
 
 def says_nothing(shape: Shape, row: Any) -> bool:
-    """Tell whether a row is reasoning and nothing else."""
+    """Return whether a row is reasoning and nothing else."""
     try:
         return _is_nothing(decode_row(shape, row).content)
     except ShapeError:

@@ -320,7 +320,7 @@ def _count_older_rows(shape: Shape, rows: Sequence[bytes]) -> int:
 
 
 def _is_usage(shape: Shape, usage: Any) -> bool:
-    """Tell whether counts can be read: a turn is not lost for what a server calls so."""
+    """Return whether counts can be read: a turn is not lost for what a server calls so."""
     try:
         read_usage(shape, usage)
     except UsageError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement
 
-    from compaction.payload.context_blocks import Prepared
+    from compaction.payload.context_blocks import PreparedBlock
     from compaction.policy import Policy
     from compaction.text.outline import Form
     from store.tables import AnyRow
@@ -80,7 +80,7 @@ class BlockText(NamedTuple):
     wanted: bool
 
 
-def new_blocks(prepared: Iterable[Prepared], policy: Policy) -> NewBlocks:
+def new_blocks(prepared: Iterable[PreparedBlock], policy: Policy) -> NewBlocks:
     """Return the context of a turn: its blocks with ids, and runs for the large ones."""
     rows: list[dict[str, Any]] = []
     run_ids: list[UUID] = []

@@ -82,7 +82,7 @@ class BlockSummary:
             log.warning("context_block.failed", reason=error.code, detail=error.detail)
             return self._end(block, RunState.FAILED, RunReason.OUTLINE_STANDS, error=str(error))
         METRICS.masked(self._masker.counts)
-        return self._end(block, RunState.COMMITTED, None, summary=block_summary.noted(summary, block.text))
+        return self._end(block, RunState.COMMITTED, None, summary=block_summary.add_note(summary, block.text))
 
     def _wait(self, block: BlockText, model: Model) -> str:
         """Return the summary; the lease is kept alive meanwhile, and nothing more is asked once it is given up."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from compaction.cache_marks import Marked, keep_last
+from compaction.cache_marks import MarkableParts, keep_last
 from compaction.messages import is_signed_summary
 from compaction.steps.runs import RunReason
 from compaction.tokens import text_weight
@@ -98,7 +98,7 @@ class AnthropicNative:
         compaction: dict[str, Any] = {"type": "summarize"}
         if wishes:
             compaction["instructions"] = PROMPT + _bounded(wishes)
-        sent = keep_last(Marked(tools, system, tuple(messages)))
+        sent = keep_last(MarkableParts(tools, system, tuple(messages)))
         body = {
             "model": model,
             "max_tokens": max(max_tokens, LEAST_ANSWER_TOKENS),

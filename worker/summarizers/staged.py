@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from compaction.claims.citations import cite_previous, copy_citations, strip_citations
 from compaction.quality.verdict import Reason
 from compaction.steps.runs import RunReason
-from compaction.summary.prompts import corrected
-from compaction.summary.staging import WindowTooSmallError, joined, plan
+from compaction.summary.prompts import corrective_prompt
+from compaction.summary.staging import WindowTooSmallError, join_summaries, plan
 from compaction.summary.transcript import PROMPT_VERSION
 from compaction.summary.zone import NOTE, PARTIAL, REFERENCE, SIDE_BY_SIDE
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compaction.policy import Policy
     from compaction.quality.verdict import Verdict
     from compaction.summary.prompts import Prompt
-    from compaction.summary.staging import Oversized, Part, Plan
+    from compaction.summary.staging import OversizedMessage, Part, Plan
     from worker.summarizers.base import Model
     from worker.summarizers.paying import Purse
 
@@ -139,7 +139,7 @@ class _Done(NamedTuple):
     text: str
     prompt: Prompt | None
     """None where texts are only put side by side."""
-    left_out: tuple[Oversized, ...] = ()
+    left_out: tuple[OversizedMessage, ...] = ()
 
 
 class _Level(NamedTuple):
@@ -298,7 +298,7 @@ class _Work:
         asked = [_merge_prompt(staged, group, final=len(groups) == 1) for group in groups if len(group) > 1]
         size = max(prompt.tokens(staged.answer_tokens) for prompt in asked)
         with suppress(WindowTooSmallError):
-            return staged.narrowed(min(staged.window, size) // 2)
+            return staged.with_window(min(staged.window, size) // 2)
         return None
 
     def _accepted(self, staged: Plan, done: _Done, request: SummaryRequest) -> Accepted:
@@ -318,7 +318,7 @@ class _Work:
 
     def _again(self, staged: Plan, prompt: Prompt, draft: str, details: Sequence[str]) -> str | None:
         """Return what the model writes once it is told what was wrong, None if it writes nothing."""
-        correction = corrected(prompt, draft, details, window=staged.window, answer_tokens=staged.answer_tokens)
+        correction = corrective_prompt(prompt, draft, details, window=staged.window, answer_tokens=staged.answer_tokens)
         try:
             return self._write(correction, staged.answer_tokens)
         except SummaryError as error:
@@ -350,7 +350,7 @@ def _side_by_side(staged: Plan, level: Sequence[_Level], trouble: SummaryError) 
     """Return as many texts from the first on as a summary has room for, heading by heading."""
     limit = staged.answer_tokens * CHARS_PER_TOKEN
     for count in range(len(level), 1, -1):
-        text = joined([each.done.text for each in level[:count]])
+        text = join_summaries([each.done.text for each in level[:count]])
         if text_weight(text) <= limit:
             return _Merged(_Done(text, None), level[count - 1].stop, trouble)
     return _Merged(level[0].done, level[0].stop, trouble)

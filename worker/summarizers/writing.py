@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from compaction.steps.runs import RunReason
 from compaction.summary.prompts import MARGIN, shorter
-from compaction.summary.tidying import tidied
+from compaction.summary.tidying import tidy_answer
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from worker.summarizers.base import Spent, SummaryError
 from worker.summarizers.paying import UNLIMITED, pay
@@ -75,7 +75,7 @@ def text_of(answer: Answer, max_tokens: int) -> str:
     """Return the text of an answer, tidied; raise SummaryError if it was cut, is empty, or longer than asked for."""
     if answer.stop_reason == "max_tokens":
         raise SummaryError(RunReason.SUMMARY_CUT, f"the answer reached its limit of {max_tokens:,} tokens")
-    text = tidied(answer.text)
+    text = tidy_answer(answer.text)
     if not text:
         raise SummaryError(RunReason.EMPTY_SUMMARY, "the model answered without text")
     if text_weight(text) > max_tokens * CHARS_PER_TOKEN * MARGIN:

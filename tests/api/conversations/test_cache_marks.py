@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.cache_marks import MAX_MARKS, Marked, keep_last
+from compaction.cache_marks import MAX_MARKS, MarkableParts, keep_last
 from compaction.messages import count_marks, message_facts
 from compaction.steps.snapshot import Snapshot, Working, load_view, settle
 from compaction.view import ViewMessage
@@ -89,7 +89,7 @@ def flat(value: Any) -> list[bool]:
 
 @given(st.none() | st.lists(blocks(), max_size=3), contents(), st.lists(contents(), max_size=6), st.integers(-1, 6))
 def test_the_last_marks_stay_and_nothing_else_changes(tools: Any, system: Any, talk: list[Any], room: int) -> None:
-    before = Marked(tools, system, tuple(ViewMessage("user", content, seq) for seq, content in enumerate(talk)))
+    before = MarkableParts(tools, system, tuple(ViewMessage("user", content, seq) for seq, content in enumerate(talk)))
     after = keep_last(before, room)
     every = [(before.tools, after.tools), (before.system, after.system)]
     every += [(old.content, new.content) for old, new in zip(before.messages, after.messages, strict=True)]

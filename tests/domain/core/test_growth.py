@@ -142,7 +142,7 @@ def recalled(text: str) -> None:
 
 def answered(text: str) -> None:
     """What a model wrote."""
-    tidying.tidied(text)
+    tidying.tidy_answer(text)
     judge(said("Please order ID10009x for ann@b.example, by 2031-04-02. " * 4), text)
     misfires.is_prompt_echo(text, "canary", transcript.SYSTEM_PROMPT[:500], lambda: text)
 

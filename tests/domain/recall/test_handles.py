@@ -25,7 +25,7 @@ from tests.support.domain_conversation import Conversation
 from tests.support.strategies import any_conversations
 
 if TYPE_CHECKING:
-    from compaction.shorten.fitting import Fitted
+    from compaction.shorten.fitting import FittedHistory
     from compaction.view import View
     from tests.domain.core.test_invariants_domain import Life
 
@@ -242,7 +242,7 @@ def test_every_gap_and_every_line_names_the_text_that_it_stands_in(
     pruned = prune(working.view, **PRUNES, hard_share=0 if clears else 1, handles=working.handles).view
     assert prune(pruned, **PRUNES, hard_share=0 if clears else 1, handles=working.handles).view == pruned
 
-    def fit(view: View, room: int) -> Fitted:
+    def fit(view: View, room: int) -> FittedHistory:
         return fit_history(view, room, lambda message: message.tokens, carries_summary=False, handles=working.handles)
 
     fitted = fit(working.view, room)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compaction.messages import message_facts
 from compaction.policy import Policy
 from compaction.shapes import codecs
-from compaction.shapes.inner import Decoded
+from compaction.shapes.inner import InnerMessage
 from compaction.shorten.fitting import fit_history
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.steps.snapshot import Original, Snapshot, build
@@ -43,13 +43,13 @@ def conversations() -> st.SearchStrategy[tuple[Shape, list[Message]]]:
     )
 
 
-def stored(shape: Shape, messages: Sequence[Message]) -> tuple[list[Decoded], dict[int, SentMessage]]:
+def stored(shape: Shape, messages: Sequence[Message]) -> tuple[list[InnerMessage], dict[int, SentMessage]]:
     """Return a conversation in the inner form, and what was sent by seq."""
     sent = {seq: codecs.read_sent(as_sent(message), shape) for seq, message in enumerate(messages)}
     return [each.decoded for each in sent.values()], sent
 
 
-def view_of(turn: Sequence[Decoded], **policy: Any) -> View:
+def view_of(turn: Sequence[InnerMessage], **policy: Any) -> View:
     """Return the working view of a conversation without a snapshot."""
     rows = [Original(seq, role, msgspec.json.encode(content).decode()) for seq, (role, content) in enumerate(turn)]
     return build(Snapshot(), rows, Policy(**policy)).view
@@ -130,7 +130,7 @@ def test_what_was_sent_broken_is_mended_for_every_shape(given: tuple[Shape, list
 
 @given(st.data())
 def test_conversations_that_mix_shapes_are_accepted_in_every_shape(data: st.DataObject) -> None:
-    turn: list[Decoded] = []
+    turn: list[InnerMessage] = []
     sent: dict[Shape, dict[int, SentMessage]] = {"chat": {}, "responses": {}}
     for _ in range(data.draw(st.integers(1, 3))):
         shape, messages = data.draw(conversations())
@@ -156,7 +156,7 @@ def test_a_call_and_a_result_that_came_in_another_shape_stay_a_pair(
     answer = _answered(second, _id_of_call(second, shown[-1]))
     results: dict[Shape, dict[int, SentMessage]] = {first: sent}
     if second == "messages":
-        turn.append(Decoded("user", answer["content"]))
+        turn.append(InnerMessage("user", answer["content"]))
     else:
         turn.append(codecs.decode(second, answer))
         results[second] = results.get(second, {}) | {2: codecs.read_sent(json.dumps(answer), second)}
@@ -250,8 +250,13 @@ def test_ids_of_calls_are_as_long_as_an_api_takes_them(target: Shape, identifier
         else {"type": "function_call_output", "call_id": identifier, "output": "said1x " * 200}
     )
     read = codecs.read_sent(as_sent(result), target)
-    turn = [Decoded("user", "Search."), Decoded("assistant", [block]), read.decoded, Decoded("assistant", "Done.")]
-    turn += [Decoded("assistant", [{**block, "id": f"{identifier}2"}]), Decoded("user", [
+    turn = [
+        InnerMessage("user", "Search."),
+        InnerMessage("assistant", [block]),
+        read.decoded,
+        InnerMessage("assistant", "Done."),
+    ]
+    turn += [InnerMessage("assistant", [{**block, "id": f"{identifier}2"}]), InnerMessage("user", [
         {"type": "tool_result", "tool_use_id": f"{identifier}2", "content": "Found."}])]  # fmt: skip
     view = view_of(turn)
     view = cut_tool_results(view, 20).view if cut else view

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cli.transcripts.readers import read_transcripts
 from compaction.messages import has_tool_results, is_request
 from compaction.policy import Policy
-from compaction.shorten.pruning import Pruned, prune
+from compaction.shorten.pruning import PrunedView, prune
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.tokens import content_tokens
 from compaction.view import View, ViewMessage, view_tokens
@@ -55,7 +55,7 @@ def shown(view: View) -> list[Any]:
     return [first_result(message)["content"] for message in view if has_tool_results(message.role, message.content)]
 
 
-def pruned(view: View, **settings: Any) -> Pruned:
+def pruned(view: View, **settings: Any) -> PrunedView:
     result = prune(view, **SETTINGS | settings)
     again = prune(result.view, **SETTINGS | settings)
     assert again.view == result.view
@@ -266,7 +266,7 @@ def test_pruning_any_conversation_is_valid_smaller_stable_and_touches_results_on
     view = build(Snapshot(), tail, Policy()).view
     result = prune(view, **given_settings)
     assert prune(view, **given_settings) == result
-    assert prune(result.view, **given_settings) == Pruned(result.view)
+    assert prune(result.view, **given_settings) == PrunedView(result.view)
 
     before, after = ([message.as_message() for message in each] for each in (view, result.view))
     assert len(problems(after)) <= len(problems(before))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compaction.messages import blocks
 from compaction.payload.assembly import History, Layers, assemble, blocks_tokens
-from compaction.payload.block_summary import groups, is_shorter, merge_prompt, noted, part_chars, part_prompt, split
+from compaction.payload.block_summary import add_note, groups, is_shorter, merge_prompt, part_chars, part_prompt, split
 from compaction.payload.context_blocks import prepare
 from compaction.policy import Policy
 from compaction.recall.handles import context_block_note
@@ -183,7 +183,7 @@ def test_no_line_of_a_summary_leaves_its_frame(first: str, second: str) -> None:
 
 def test_a_summary_says_that_it_is_one_and_has_to_be_shorter() -> None:
     text = "word " * 100
-    assert noted(" Short. \n", text) == "[Summary of a text of 500 characters]\nShort."
+    assert add_note(" Short. \n", text) == "[Summary of a text of 500 characters]\nShort."
     assert is_shorter("Short.", text)
     assert not is_shorter(" \n", text)
     assert not is_shorter(text[:480], text)

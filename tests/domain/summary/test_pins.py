@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compaction.pins.pinned import (
     Pin,
     PinSource,
-    bound,
+    fit_pins,
     framed_texts,
     latest_request_pin,
     message_text,
@@ -249,7 +249,7 @@ def test_what_people_pinned_goes_first_and_of_it_the_newest() -> None:
     order = ["new", "old", "rule-1", "rule-2", "request"]
     seen: list[list[str]] = []
     for room in range(40, 800, 10):
-        kept, dropped = bound(every, max_tokens=room)
+        kept, dropped = fit_pins(every, max_tokens=room)
         names = {one.id for one in kept}
         assert names == set(order[: len(names)])
         assert [one.id for one in dropped] == order[len(names) :]
@@ -264,7 +264,7 @@ def test_every_speaker_keeps_the_newest_of_his_own_rules() -> None:
     late = [Pin(f"b{n}", 50 + n, chr(107 + n) * 400, "standing_instruction", "user (bob)") for n in range(2)]
     order = ["b1", "a3", "b0", "a2", "a1", "a0"]
     for room in range(40, 900, 10):
-        kept, dropped = bound([*early, *late], max_tokens=room)
+        kept, dropped = fit_pins([*early, *late], max_tokens=room)
         assert {one.id for one in kept} == set(order[: len(kept)])
         assert [one.id for one in dropped] == order[len(kept) :]
 
@@ -272,16 +272,16 @@ def test_every_speaker_keeps_the_newest_of_his_own_rules() -> None:
 def test_a_text_that_does_not_fit_leaves_room_for_shorter_ones_and_none_is_kept_twice() -> None:
     long, short = Pin("long", 9, "x" * 9_000), Pin("short", 2, "Never call.")
     again = Pin("again", 0, "Never call.", "standing_instruction")
-    assert bound([again, short, long], max_tokens=200) == ((short,), (long,))
+    assert fit_pins([again, short, long], max_tokens=200) == ((short,), (long,))
 
 
 @given(pins(), st.integers(0, 300))
 def test_bounded_and_nothing_lost_silently(pinned: list[Pin], max_tokens: int) -> None:
-    kept, dropped = bound(pinned, max_tokens=max_tokens)
+    kept, dropped = fit_pins(pinned, max_tokens=max_tokens)
     assert content_tokens(render_pins(kept)) <= max_tokens
     assert {one.text for one in kept} | {one.text for one in dropped} == {one.text for one in pinned}
     assert all(one in kept or one in dropped or one.text in {other.text for other in kept} for one in pinned)
-    assert bound(kept, max_tokens=max_tokens) == (kept, ())
+    assert fit_pins(kept, max_tokens=max_tokens) == (kept, ())
 
 
 @given(views(), pins(), st.integers(0, 300))

@@ -178,13 +178,13 @@ def test_a_request_to_forget_means_the_rule_that_it_names() -> None:
 
 def test_every_rule_and_request_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    of = agreement._Read.of
+    of = agreement._ParsedRule.parse
 
     def counted(each: Pin) -> Any:
         read.append(each.id)
         return of(each)
 
-    monkeypatch.setattr(agreement._Read, "of", counted)
+    monkeypatch.setattr(agreement._ParsedRule, "parse", counted)
     rules = [rule(f"rule {number}", f"Never mention price {number}.", number) for number in range(50)]
     asked = [Pin(f"asked {number}", 50 + number, f"Forget price {number}.") for number in range(50)]
     assert proposals(rules, asked) == {each.id: by for each, by in zip(rules, asked, strict=True)}

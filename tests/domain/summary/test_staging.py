@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from compaction.policy import Policy, merge
 from compaction.repair import repair
-from compaction.summary.prompts import corrected, shorter
-from compaction.summary.staging import MINIMUM_RATIO, Plan, WindowTooSmallError, joined, plan
+from compaction.summary.prompts import corrective_prompt, shorter
+from compaction.summary.staging import MINIMUM_RATIO, Plan, WindowTooSmallError, join_summaries, plan
 from compaction.summary.transcript import SECTIONS
 from compaction.tokens import CHARS_PER_TOKEN, text_weight
 from compaction.view import ACKNOWLEDGEMENT, WRITTEN, View, ViewMessage
@@ -98,7 +98,9 @@ def test_every_plan_covers_the_zone_and_fits_its_window(
             assert len(part.body) + len(part.previous or "") <= policy.summary_input_max_chars
             assert prompt.tokens(each.answer_tokens) <= window
             assert shorter(prompt, each.answer_tokens).tokens(each.answer_tokens) <= window
-            again = corrected(prompt, "x" * 9_000, ["wrong " * 900], window=window, answer_tokens=each.answer_tokens)
+            again = corrective_prompt(
+                prompt, "x" * 9_000, ["wrong " * 900], window=window, answer_tokens=each.answer_tokens
+            )
             assert shorter(again, each.answer_tokens).tokens(each.answer_tokens) <= window
             assert sum(name == "transcript" for name, _ in request(prompt.text).frames) == 1
 
@@ -279,8 +281,8 @@ def test_a_window_without_room_is_refused() -> None:
         plan(zone_of(*exchanges(2, 20)), None, Policy(), 1_500)
     staged = plan(zone_of(*exchanges(2, 20)), "before", Policy(), 32_000)
     with pytest.raises(WindowTooSmallError):
-        staged.narrowed(1_500)
-    narrowed = staged.narrowed(8_000)
+        staged.with_window(1_500)
+    narrowed = staged.with_window(8_000)
     assert (narrowed.window, narrowed.answer_tokens) == (8_000, 2_000)
     assert narrowed.available.weight < staged.available.weight
 
@@ -342,20 +344,22 @@ def test_the_merge_lists_what_must_survive_and_has_the_earlier_summary() -> None
 def test_texts_side_by_side_have_each_heading_once() -> None:
     one = f"{SECTIONS[0]}\nFind jobs.\n\n{SECTIONS[1]}\nNone.\n\n{SECTIONS[4]}\nLooking."
     two = f"A preface.\n{SECTIONS[0].upper()}:\nIn Berlin.\n\n{SECTIONS[4]}\nFound two."
-    text = joined([one, two])
+    text = join_summaries([one, two])
     assert [line for line in text.split("\n") if line.startswith("## ")] == list(SECTIONS)
     assert text.startswith(f"A preface.\n\n{SECTIONS[0]}\nFind jobs.\nIn Berlin.\n\n{SECTIONS[1]}\nNone.")
     assert text.endswith(f"{SECTIONS[4]}\nLooking.\nFound two.")
-    assert joined(["plain", "words"]).startswith("plain\nwords\n")
+    assert join_summaries(["plain", "words"]).startswith("plain\nwords\n")
 
 
 def test_a_correction_names_the_reasons_and_shows_the_draft_where_there_is_room() -> None:
     staged = plan(zone_of(*exchanges(4, 100)), None, Policy(), 200_000)
     prompt = staged.ask(staged.parts[0])
-    again = request(corrected(prompt, "a draft", ["no dates", "</reasons>"], window=200_000, answer_tokens=4_096).text)
+    again = request(
+        corrective_prompt(prompt, "a draft", ["no dates", "</reasons>"], window=200_000, answer_tokens=4_096).text
+    )
     assert [name for name, _ in again.frames] == ["transcript", "draft", "reasons"]
     assert unmarked(again.body("reasons")) == "- no dates\n- &lt;/reasons>"
     tight = prompt.tokens(4_096) + 700
-    again = request(corrected(prompt, "d" * 9_000, ["no dates"], window=tight, answer_tokens=4_096).text)
+    again = request(corrective_prompt(prompt, "d" * 9_000, ["no dates"], window=tight, answer_tokens=4_096).text)
     assert [name for name, _ in again.frames] == ["transcript", "reasons"]
-    assert corrected(prompt, "d", ["no dates"], window=prompt.tokens(4_096), answer_tokens=4_096) == prompt
+    assert corrective_prompt(prompt, "d", ["no dates"], window=prompt.tokens(4_096), answer_tokens=4_096) == prompt

@@ -14,8 +14,8 @@ from bench.fidelity.talk import measure, near
 from bench.reach.talks import made_up
 from compaction.extract.extractive import LATEST, extract
 from compaction.extract.talk import Manner, manner_of, split_statements, strip_opening
-from compaction.text.dates import reckoned, stamped, written
-from compaction.text.names import attributed, attribution, plain_name
+from compaction.text.dates import add_dates, format_day, split_stamp
+from compaction.text.names import attribution, plain_name, split_attribution
 from tests.support.dialogues import DIALOGUES
 
 
@@ -71,7 +71,7 @@ def test_who_of_several_said_what_is_kept_also_by_the_extract_after_that() -> No
 def test_a_line_says_who_said_it_whatever_they_are_called(given_name: str, speaker: str, words: str) -> None:
     name = plain_name(given_name)
     assert plain_name(name) == name
-    assert attributed(attribution(speaker, name) + words) == (speaker, name, words)
+    assert split_attribution(attribution(speaker, name) + words) == (speaker, name, words)
 
 
 @pytest.mark.parametrize("fact", [fact.removesuffix(".") for fact in FACTS])
@@ -278,7 +278,7 @@ def test_talk_of_any_form_is_bounded(text: str, most: int) -> None:
     ],
 )
 def test_a_time_before_a_message_is_read(text: str, day: date | None, rest: str) -> None:
-    assert stamped(text) == (day, rest)
+    assert split_stamp(text) == (day, rest)
 
 
 @pytest.mark.parametrize(
@@ -301,16 +301,16 @@ def test_a_time_before_a_message_is_read(text: str, day: date | None, rest: str)
     ],
 )
 def test_days_are_reckoned_from_the_day_of_the_message(text: str, expected: str) -> None:
-    assert reckoned(text, date(2023, 5, 8)) == expected
+    assert add_dates(text, date(2023, 5, 8)) == expected
 
 
 @given(
     st.dates(), st.sampled_from(["yesterday", "tomorrow", "next month", "last year", "two days ago", "12 months ago"])
 )
 def test_any_day_can_be_reckoned_from_and_written(day: date, text: str) -> None:
-    assert reckoned(text, day).startswith(text)
+    assert add_dates(text, day).startswith(text)
     if day.year >= 1900 and day.year < 2100:
-        assert stamped(f"[{written(day)}] {text}") == (day, text)
+        assert split_stamp(f"[{format_day(day)}] {text}") == (day, text)
 
 
 def test_near_is_all_words_within_400_characters_of_the_first_one() -> None:

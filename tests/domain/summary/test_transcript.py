@@ -15,7 +15,7 @@ from compaction.messages import blocks
 from compaction.policy import Policy
 from compaction.private_fields import LEFT_OUT, without_fields, without_private
 from compaction.summary.attachments import CITATIONS
-from compaction.summary.frames import cut_lines, fitted, quoted
+from compaction.summary.frames import cut_lines, fit_text, quote_lines
 from compaction.summary.transcript import (
     CALL_INPUT_CHARS,
     PROMPT_VERSION,
@@ -456,16 +456,16 @@ def test_what_is_left_after_a_cut_has_its_speaker_and_its_mark(conversation: lis
 
 @given(texts(max_chars=3_000), st.integers(0, 3_000), st.integers(0, 3_000))
 def test_a_text_is_cut_to_characters_and_weight_at_once(text: str, chars: int, weight: int) -> None:
-    fit = fitted(text, chars, weight, cut_lines)
+    fit = fit_text(text, chars, weight, cut_lines)
     assert len(fit) <= chars
     assert text_weight(fit) <= weight
 
 
 @given(st.text(max_size=300))
 def test_a_mark_stands_before_every_line(text: str) -> None:
-    body = quoted(text, "|")
+    body = quote_lines(text, "|")
     assert all(line == "|" or line.startswith("| ") for line in body.splitlines())
-    assert quoted("\n".join(line[2:] for line in body.split("\n")), "|") == body
+    assert quote_lines("\n".join(line[2:] for line in body.split("\n")), "|") == body
 
 
 # The rules

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from compaction.extract.extractive import extract
 from compaction.policy import Policy
-from compaction.summary.frames import FRAMES, defanged, quoted, visible
+from compaction.summary.frames import FRAMES, escape_tags, quote_lines, visible
 from compaction.summary.staging import plan
-from compaction.summary.tidying import tidied
+from compaction.summary.tidying import tidy_answer
 from compaction.summary.transcript import SECTIONS, SYSTEM_PROMPT
 from compaction.summary.zone import CLOSES, OPENS, framed, neutralize
 from compaction.text.invisible import INVISIBLE
@@ -176,7 +176,7 @@ def test_an_attack_stays_inside_its_own_message(attack: str, place: str) -> None
 
 def told(attack: str) -> str:
     """Return what a reader sees of an attack: all of its words, where no control character hides among them."""
-    text = defanged(visible(attack)).strip("\n")
+    text = escape_tags(visible(attack)).strip("\n")
     if attack.isascii() and "\x1b" not in attack:
         assert set(re.findall(r"[a-z]{3,}", attack.lower())) <= set(re.findall(r"[a-z]{3,}", text.lower()))
     return text
@@ -208,7 +208,7 @@ def test_a_part_that_echoes_an_attack_cannot_leave_its_frame_in_the_merge(attack
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 def test_a_summary_that_echoes_an_attack_cannot_open_or_close_its_frame(attack: str) -> None:
-    for summary in (attack, tidied(attack)):
+    for summary in (attack, tidy_answer(attack)):
         frame = framed(summary)
         assert frame.startswith(f"{OPENS}\n")
         assert frame.endswith(f"\n{CLOSES}")
@@ -257,7 +257,7 @@ def test_a_summary_has_no_picture_to_fetch_and_no_tag_to_obey() -> None:
     ],
 )
 def test_a_picture_is_a_link_however_it_is_written(written: str, kept: str) -> None:
-    assert tidied(written) == kept
+    assert tidy_answer(written) == kept
 
 
 def test_the_code_of_a_frame_follows_from_what_it_holds() -> None:
@@ -288,15 +288,15 @@ PIECES: Final = st.lists(
 def test_no_text_at_all_leaves_its_place(text: str) -> None:
     taken = asked(zone_with(text, "words"), previous=text)
     assert shape(taken.messages) == SHAPE
-    assert taken.task == asked(zone_with("harmless", "words"), previous="x" if quoted(text, "|") else None).task
+    assert taken.task == asked(zone_with("harmless", "words"), previous="x" if quote_lines(text, "|") else None).task
 
 
 @given(PIECES)
 def test_cleaning_twice_changes_nothing(text: str) -> None:
     assert visible(visible(text)) == visible(text)
-    assert defanged(defanged(text)) == defanged(text)
+    assert escape_tags(escape_tags(text)) == escape_tags(text)
     assert neutralize(neutralize(text)) == neutralize(text)
-    assert tidied(tidied(text)) == tidied(text) or "```" in text
+    assert tidy_answer(tidy_answer(text)) == tidy_answer(text) or "```" in text
 
 
 @given(any_conversations(max_chars=3_000))
