@@ -194,7 +194,7 @@ def beat(metrics_port: MetricsPort = None) -> None:
     raise typer.Exit(run_beat())
 
 
-app.command("sweeper", hidden=True, help="The old name of beat.")(beat)
+app.command("sweeper", hidden=True, help="The old name of beat.", rich_help_panel=RUN)(beat)
 
 
 app.add_typer(installation_commands)
