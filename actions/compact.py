@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,8 @@ from actions.input.checks import read_policy, read_summarizer_model
 from actions.types.compactions import PlannedStepOut, PlanOut
 from compaction.cache_marks import MarkableParts, keep_last
 from compaction.shapes import serving
-from compaction.steps.ladder import Strategy, must_wait
+from compaction.steps.catalogue import STRATEGY_NAMES
+from compaction.steps.ladder import must_wait
 from compaction.steps.rehearsal import plan_run
 from compaction.steps.runs import RunReason
 from runtime import ids, strategies
@@ -43,7 +44,7 @@ TO_A_MODEL: Final = frozenset({"auto", "summary"})
 
 def strategy_names() -> tuple[str, ...]:
     """Return the strategies that there are, the installed ones too."""
-    return (*get_args(Strategy), *strategies.names())
+    return (*STRATEGY_NAMES, *strategies.names())
 
 
 def check_wanted(wanted: CompactionIn, pointer: str = "/instructions") -> None:
@@ -51,7 +52,7 @@ def check_wanted(wanted: CompactionIn, pointer: str = "/instructions") -> None:
 
     `pointer` leads to the instructions.
     """
-    if wanted.strategy not in get_args(Strategy) and wanted.strategy not in (known := strategy_names()):
+    if wanted.strategy not in STRATEGY_NAMES and wanted.strategy not in (known := strategy_names()):
         raise InvalidError(f"The strategies are {', '.join(known)}.", "/strategy")
     if wanted.instructions is not None and wanted.strategy not in TO_A_MODEL:
         raise InvalidError(f"The strategy {wanted.strategy} asks no model, so nothing would follow them.", pointer)
@@ -149,7 +150,7 @@ def _plan(dry_run: DryRun, wanted: CompactionIn, summarizer: str) -> PlanOut:
         policy=msgspec.to_builtins(policy),
         steps=[
             PlannedStepOut(
-                name=step.step,
+                name=step.name,
                 state=step.result,
                 reason=step.reason,
                 detail=step.detail,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from runtime.summarizers import SUMMARIZER_GROUP
 from worker.summarizers.extractive import ExtractiveSummarizer
-from worker.summarizers.native_step import NativeStep
+from worker.summarizers.native_step import write_signed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from runtime.settings import Settings
-    from worker.runs.summarizing import Way
+    from worker.runs.summarizing import WriteSigned
     from worker.summarizers.anthropic import AnthropicModel
     from worker.summarizers.base import Model, Summarizer
     from worker.summarizers.native import AnthropicNative
@@ -37,9 +37,11 @@ def choose_summarizer(settings: Settings) -> Callable[[], Summarizer] | None:
             return partial(_installed, name, settings)
 
 
-def choose_ways(settings: Settings) -> Sequence[Way]:
-    """Return the ways to a summary that are tried before the summarizer is asked."""
-    return [NativeStep(lambda: _native(settings))] if settings.chosen_summarizer == "anthropic-native" else []
+def choose_signed(settings: Settings) -> WriteSigned | None:
+    """Return what asks the API for its own summaries, None if the summarizer writes all of them."""
+    if settings.chosen_summarizer != "anthropic-native":
+        return None
+    return partial(write_signed, cache(partial(native_of, settings)))
 
 
 def _installed(name: str, settings: Settings) -> Summarizer:
@@ -82,7 +84,8 @@ def _staged(model: Model) -> StagedSummarizer:
     return StagedSummarizer(model, QualityGuard)
 
 
-def _native(settings: Settings) -> AnthropicNative:
+def native_of(settings: Settings) -> AnthropicNative:
+    """Return the API that signs its summaries."""
     from worker.summarizers.native import AnthropicNative  # noqa: PLC0415 - as above
 
     return AnthropicNative(_claude(settings))

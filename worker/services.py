@@ -21,7 +21,7 @@ from worker.celery import app
 from worker.checks import Checker
 from worker.database import Database
 from worker.metrics import METRICS
-from worker.parts import choose_model, choose_summarizer, choose_ways
+from worker.parts import choose_model, choose_signed, choose_summarizer
 from worker.runs.budgets import Budgets
 from worker.runs.dispatch import Dispatcher
 from worker.runs.pausing import Pausing
@@ -59,7 +59,7 @@ class TaskServices:
             budgets=Budgets(self.database, settings),
             swapping=Swapping(settings, self.database),
         )
-        self.dispatcher = Dispatcher(self.resources, choose_ways(settings))
+        self.dispatcher = Dispatcher(self.resources, choose_signed(settings))
         self.checker = Checker(
             self.database,
             settings.policy,

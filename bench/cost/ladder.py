@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from compaction.cost.depth import Depth, cut_depths
 from compaction.cost.pauses import Pause
 from compaction.messages import has_tool_results, is_request
 from compaction.shorten.trimming import drop_oldest
 from compaction.steps import steps
-from compaction.steps.ladder import Load, Result, Step, cut_threshold, decide, growth_margin, next_step
+from compaction.steps.ladder import Load, cut_threshold, decide, growth_margin
+from compaction.steps.plan import Progress, RunContext, next_step_of_stage
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.steps.stage import Stage
 from compaction.tokens import content_tokens
@@ -24,7 +24,9 @@ from worker.summarizers.extractive import ExtractiveSummarizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compaction.cost.depth import Depth
     from compaction.policy import Policy
+    from compaction.steps.catalogue import Step
 
 Message = dict[str, Any]
 
@@ -136,22 +138,24 @@ class Recording:
     def _climbed(self, head: Head, count: int, policy: Policy, start: int) -> Head:
         working = build(head.snapshot, self.originals[head.covers : count], policy, pinned=())
         stage = Stage(working, fixed_tokens=self.fixed)
-        tried: dict[Step, Result] = {}
-        cuts = tuple(cut_depths(stage, policy))
+        context, progress = RunContext(policy, can_summarize=True, can_extract=True), Progress()
+        before_run = stage
         summarized, read, written = head.summarized, 0, 0
-        while step := next_step(tried, stage.load, stage.count(stage.view), policy, summaries=True, extracts=True):
+        while step := next_step_of_stage(context, progress, stage):
             before = stage.tokens
             outcome = self._outcome(step, stage, policy, start)
             if outcome is None or outcome.reason is not None:
-                tried[step] = "skipped"
+                progress = progress.after(step, "skipped")
                 continue
             stage = stage.after(outcome.settle(stage, ""), policy)
-            tried[step] = "committed"
-            if step is Step.SUMMARY:
+            progress = progress.after(step, "committed")
+            if step.summarizer is not None:
                 summarized, read = count, before
                 written = content_tokens(stage.working.snapshot.summary or "")
         stored = stage.tokens + self.fixed
-        cut = not {Step.TOOL_RESULTS, Step.PRUNE}.isdisjoint(tried)
+        committed = [step for step, done in progress.results.items() if done == "committed"]
+        find_depths = committed[0].depths if len(committed) == 1 else None
+        cut = any(step.looks_at_results for step in progress.results)
         snapshot = stage.working.snapshot
         return Head(
             snapshot,
@@ -163,15 +167,15 @@ class Recording:
             results_through=next((at for at in reversed(self.results) if at < count), -1) if cut else -1,
             results_hold=stored + growth_margin(cut_threshold(policy), policy) if cut else head.results_hold,
             summary_hold=stored + growth_margin(policy.compaction_threshold_tokens, policy)
-            if Step.SUMMARY in tried
+            if progress.summary is not None
             else head.summary_hold,
-            depths=cuts if [step for step, done in tried.items() if done == "committed"] == [Step.TOOL_RESULTS] else (),
+            depths=() if find_depths is None else tuple(find_depths(before_run, policy)),
         )
 
     def _outcome(self, step: Step, stage: Stage, policy: Policy, start: int) -> steps.StepOutcome | None:
-        if step is Step.SUMMARY:
+        if step.act is None:
             return self._summary(stage, policy)
-        return steps.cut_results(stage, policy, start) if start else steps.take(step, stage, policy)
+        return step.act(stage, policy, steps.StepOptions(start=start))
 
     def _summary(self, stage: Stage, policy: Policy) -> steps.StepOutcome | None:
         zone = steps.find_zone(stage, policy)

@@ -11,10 +11,11 @@ from bench import data
 from bench.measure import Row, Sample, interleave, pair
 from compaction.coverage import Coverage
 from compaction.policy import Policy
-from compaction.steps.ladder import Step, next_step
+from compaction.steps.catalogue import TOOL_RESULTS
+from compaction.steps.plan import Progress, RunContext, next_step
 from compaction.steps.snapshot import Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
-from compaction.steps.steps import take
+from compaction.steps.steps import NO_OPTIONS, cut_results
 from compaction.steps.stored_view import StoredView
 from compaction.tokens import content_tokens
 
@@ -80,16 +81,17 @@ def compaction(plan: Plan) -> list[Row]:
 
 
 def plan_and_cut(snapshot: Snapshot, tail: tuple[Original, ...], policy: Policy) -> tuple[Stage, NewSnapshot]:
-    """Compute what a run computes between its reads and its commit, in its order (worker/runs/execution.py)."""
+    """Compute what a run computes between its reads and its commit, in its order (worker/runs/execute.py)."""
     stage = _stage(snapshot, tail, policy)
-    step = next_step({}, stage.load, len(stage.view), policy, summaries=True, extracts=True)
-    if step is not Step.TOOL_RESULTS:
+    context = RunContext(policy, can_summarize=True, can_extract=True)
+    step = next_step(context, Progress(), stage.load, len(stage.view))
+    if step is not TOOL_RESULTS:
         raise AssertionError(f"tool results are not due, but {step}")
     looked_at = stage.newest_result
-    outcome = take(step, stage, policy)
+    outcome = cut_results(stage, policy, NO_OPTIONS)
     if outcome.reason is not None or looked_at < 0:
         raise AssertionError(f"nothing was cut: {outcome.reason}")
-    # What the journal writes down of the step.
+    # What the record of the step has.
     if stage.estimate(outcome.view) >= stage.tokens:
         raise AssertionError("nothing was saved")
     return stage, outcome.settle(stage, _RUN)
@@ -99,8 +101,8 @@ def whole_run(tail: tuple[Original, ...], policy: Policy) -> None:
     """Compute what a run computes from its first read to its end, where it reads again: another step may be due."""
     _, new = plan_and_cut(Snapshot(), tail, policy)
     after = _stage(_read(new), tuple(row for row in tail if row.seq > new.covers_through), policy)
-    tried: dict[Step, Any] = {Step.TOOL_RESULTS: "committed"}
-    step = next_step(tried, after.load, len(after.view), policy, summaries=True, extracts=True)
+    context = RunContext(policy, can_summarize=True, can_extract=True)
+    step = next_step(context, Progress({TOOL_RESULTS: "committed"}), after.load, len(after.view))
     if step is not None:
         raise AssertionError(f"one step was not enough: {step}")
 

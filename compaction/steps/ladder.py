@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.media.limits import NO_MEDIA, MediaLoad, limits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from compaction.policy import Policy
 
 
 BELIEVABLE_SHARE: Final = 4
 """A count below the estimate by more than this factor is none: the learned ratio is held within two, and estimates of
 images and documents may be off by as much again. Clients that leave out cached tokens report far less."""
-
-
-class Step(StrEnum):
-    """The steps of the ladder, in order, and those that a model's refusal and a pin bring about."""
-
-    TOOL_RESULTS = "tool_results"
-    PRUNE = "prune"
-    STRATEGIES = "strategies"
-    MEDIA = "media"
-    SUMMARY = "summary"
-    EXTRACT = "extract"
-    FALLBACK = "fallback"
-    BACKSTOP = "backstop"
-    TRIM = "trim"
-    OVERFLOW = "overflow"
-    PIN = "pin"
-
-
-Strategy = Literal["auto", "tool_results", "prune", "summary", "extract", "drop", "trim"]
-"""What a run by hand may ask for: the whole ladder, or one step of it. An extract is a summary without a model. Any
-other name is that of an installed strategy."""
-Result = Literal["committed", "pending", "skipped", "failed"]
-"""What became of a step; a pending one waits for the end of a tool loop."""
-
-BEFORE_SUMMARY: Final = (Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES)
-"""The steps that come before the summary: whoever waits for a model has them behind them."""
-_STEP_OF: Final[Mapping[str, Step]] = {
-    "tool_results": Step.TOOL_RESULTS,
-    "prune": Step.PRUNE,
-    "summary": Step.SUMMARY,
-    "extract": Step.SUMMARY,
-    "drop": Step.FALLBACK,
-    "trim": Step.TRIM,
-}
 
 
 class Load(NamedTuple):
@@ -113,56 +76,6 @@ def decide(load: Load, policy: Policy) -> Due:
         prune=may_cut and tokens > prune_threshold(policy),
         media=load.media.exceeds(limits_of(policy)),
     )
-
-
-def next_step(
-    tried: Mapping[Step, Result],
-    load: Load,
-    messages: int,
-    policy: Policy,
-    *,
-    summaries: bool,
-    extracts: bool = False,
-    strategy: str | None = None,
-    newer: int = 0,
-) -> Step | None:
-    """Return the step that comes after those that a run has tried, None when it is at its end.
-
-    `load` and `messages` are what the conversation weighs after them; `newer` of the messages came while a summary was
-    made. `summaries` tells whether summaries are on, and `extracts` whether an extract takes the place of one that
-    failed. Without a strategy the thresholds decide. One step that was asked for by hand is taken whatever they say; so
-    are the steps of `auto` up to the summary, but nothing is dropped below its threshold because a summary failed. What
-    came while a summary was made is for the next one to read, and not for this run to drop.
-    """
-    if "pending" in tried.values():
-        return None
-    if strategy is not None and strategy != "auto":
-        step = _STEP_OF.get(strategy, Step.STRATEGIES)
-        return None if step in tried else step
-    by_hand = strategy == "auto"
-    due = decide(load, policy)
-    summarized = "committed" in {tried.get(Step.SUMMARY), tried.get(Step.EXTRACT)}
-    after_summary = messages - newer > policy.max_conversation_messages and summarized
-    unread = newer > 0 and summarized and due.summary
-    wanted = (
-        (Step.TOOL_RESULTS, due.tool_results or (by_hand and policy.input_token_budget > 0)),
-        (Step.PRUNE, due.prune or by_hand),
-        (Step.STRATEGIES, bool(policy.extra_strategies) and (due.tool_results or due.summary or by_hand)),
-        (Step.MEDIA, due.media),
-        (Step.SUMMARY, summaries and (due.summary or by_hand)),
-        # What is too new for a summary may have media that are too old to stay at that price.
-        (Step.MEDIA, due.summary and load.media != NO_MEDIA and tried.get(Step.SUMMARY) == "skipped"),
-        (Step.EXTRACT, extracts and (due.summary or by_hand) and tried.get(Step.SUMMARY) == "failed"),
-        (Step.FALLBACK, due.summary and not summarized and tried.get(Step.SUMMARY, "failed") == "failed"),
-        (Step.BACKSTOP, after_summary),
-        (Step.TRIM, due.trim and not unread),
-    )
-    return next((step for step, is_wanted in wanted if is_wanted and step not in tried), None)
-
-
-def strategy_names(strategy: str | None, policy: Policy) -> tuple[str, ...]:
-    """Return the installed strategies that a run takes: the one that was asked for by hand, or the policy's."""
-    return policy.extra_strategies if strategy is None or strategy in get_args(Strategy) else (strategy,)
 
 
 def must_wait(tokens: float, policy: Policy, *, in_signed_loop: bool) -> bool:

@@ -84,7 +84,7 @@ def recover(
         fitted = fit_history(
             after.view, target_tokens - frame, weigh, carries_summary=True, handles=after.working.handles
         )
-        cut = steps.StepOutcome(outcome.step, fitted.view, truncated=tuple(cut_seqs(after.view, fitted.view)))
+        cut = steps.StepOutcome(fitted.view, truncated=tuple(cut_seqs(after.view, fitted.view)))
         new = steps.with_frame(cut, after, policy).settle(after, run_id)
         after = after.after(new, policy)
     if after.tokens > target_tokens or after.tokens >= stage.tokens:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.steps import steps
-from compaction.steps.ladder import Result, Step, next_step, saves_enough, strategy_names
+from compaction.steps.ladder import saves_enough
+from compaction.steps.plan import Progress, RunContext, next_step_of_stage
 from compaction.steps.runs import RunReason
 from compaction.tokens import content_tokens
 from compaction.view import WRITTEN, View
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from compaction.policy import Policy
     from compaction.shorten.strategies import ExtraStrategy
+    from compaction.steps.catalogue import Result, Step
     from compaction.steps.snapshot import NewSnapshot
     from compaction.steps.stage import Stage
     from compaction.steps.steps import StepOutcome
@@ -33,7 +35,7 @@ class PlannedStep(NamedTuple):
     `zone_seqs` are the originals that a summary would replace, `summary_tokens` what it is estimated to have.
     """
 
-    step: Step
+    name: str
     result: Result
     reason: str | None
     detail: str | None
@@ -86,47 +88,35 @@ class _Rehearsal:
         native: bool,
     ) -> None:
         self._policy = policy
-        self._strategy = strategy
-        self._load = load
-        self._summaries = summaries or strategy == "extract"
+        self._context = RunContext(policy, strategy, can_summarize=summaries or strategy == "extract", load=load)
         self._waits = waits
         self._native = native and strategy != "extract"
         self._missing = 0
         """Tokens that the summary would have more than its placeholder."""
 
     def go(self, stage: Stage) -> RunPlan:
-        tried: dict[Step, Result] = {}
+        progress = Progress()
         planned: list[PlannedStep] = []
-        while step := next_step(
-            tried,
-            stage.load,
-            stage.count(stage.view),
-            self._policy,
-            summaries=self._summaries,
-            strategy=self._strategy,
-        ):
-            plan, stage = self._summary(stage) if step is Step.SUMMARY else self._take(step, stage)
-            tried[step] = plan.result
+        while step := next_step_of_stage(self._context, progress, stage):
+            if step.act is None:
+                plan, stage = self._plan_summary(step, stage)
+            else:
+                outcome = step.act(stage, self._policy, self._context.options(progress))
+                plan, stage = self._plan(step, outcome, stage)
+            progress = progress.after(step, plan.result)
             planned.append(plan)
-        placeholder = any(plan.step is Step.SUMMARY and plan.result != "skipped" for plan in planned)
-        return RunPlan(tuple(planned), stage.view, stage.tokens + self._missing, placeholder)
+        has_placeholder = progress.summary not in {None, "skipped"}
+        return RunPlan(tuple(planned), stage.view, stage.tokens + self._missing, has_placeholder)
 
-    def _take(self, step: Step, stage: Stage) -> tuple[PlannedStep, Stage]:
-        if step is Step.STRATEGIES:
-            names = strategy_names(self._strategy, self._policy)
-            return self._planned(steps.take_strategies(stage, self._policy, names, self._load), stage)
-        outcome = steps.take(step, stage, self._policy, by_hand=self._strategy not in {None, "auto"})
-        return self._planned(outcome, stage)
-
-    def _summary(self, stage: Stage) -> tuple[PlannedStep, Stage]:
-        outcome = steps.StepOutcome(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self._policy))
-        if not self._summaries:
-            return self._planned(outcome._replace(reason=RunReason.SUMMARIES_DISABLED), stage)
+    def _plan_summary(self, step: Step, stage: Stage) -> tuple[PlannedStep, Stage]:
+        outcome = steps.StepOutcome(stage.view, None, steps.threshold_note(stage, self._policy))
+        if not self._context.can_summarize:
+            return self._plan(step, outcome._replace(reason=RunReason.SUMMARIES_DISABLED), stage)
         if self._native:
             stage = steps.pin_first_request(stage)
         zone = (steps.find_prefix if self._native else steps.find_zone)(stage, self._policy)
         if isinstance(zone, str):
-            return self._planned(outcome._replace(reason=zone), stage)
+            return self._plan(step, outcome._replace(reason=zone), stage)
         replaced = stage.view[zone.start : zone.stop]
         tokens = min(self._policy.summary_max_tokens, stage.estimate(replaced) // SUMMARY_SHARE)
         text = PLACEHOLDER.format(messages=len(_seqs(replaced)), tokens=tokens)
@@ -140,13 +130,13 @@ class _Rehearsal:
             stage.tokens, stage.estimate(outcome.view) + missing, self._policy
         ):
             outcome = outcome._replace(reason=RunReason.NOT_SMALLER)
-        plan, after = self._planned(outcome, stage, missing)
+        plan, after = self._plan(step, outcome, stage, missing)
         return plan._replace(zone_seqs=_seqs(replaced), summary_tokens=tokens), after
 
-    def _planned(self, outcome: StepOutcome, stage: Stage, missing: int = 0) -> tuple[PlannedStep, Stage]:
+    def _plan(self, step: Step, outcome: StepOutcome, stage: Stage, missing: int = 0) -> tuple[PlannedStep, Stage]:
         before = stage.tokens + self._missing
         plan = PlannedStep(
-            outcome.step,
+            step.name,
             "skipped",
             outcome.reason,
             steps.detail_of(outcome, stage),

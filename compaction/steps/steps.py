@@ -1,11 +1,14 @@
-"""The steps of the ladder as functions: each takes a stage and says what it would make of it, or why nothing."""
+"""The steps of the ladder as functions: each returns what it makes of a stage, or the reason why it makes nothing.
+
+`catalogue.py` declares which step uses which of them.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from compaction.credentials.masking import Masker
 from compaction.frames.wordings import in_english, translated
@@ -17,7 +20,7 @@ from compaction.shorten.pruning import PrunedView, prune
 from compaction.shorten.strategies import StrategyError, shorten
 from compaction.shorten.tool_results import cut_tool_results, diagnostic
 from compaction.shorten.trimming import drop_oldest
-from compaction.steps.ladder import Step, saves_enough
+from compaction.steps.ladder import saves_enough
 from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import counted_bytes, settle
 from compaction.summary import zone as summaries
@@ -43,7 +46,6 @@ class StepOutcome(NamedTuple):
     `removed` is the fate of those that are gone, `pins` are those in the frame of the view.
     """
 
-    step: Step
     view: View
     reason: str | None = None
     detail: str | None = None
@@ -72,36 +74,33 @@ class StepOutcome(NamedTuple):
         )
 
 
-def take(step: Step, stage: Stage, policy: Policy, *, by_hand: bool = False, through: int | None = None) -> StepOutcome:
-    """Return what a step that needs no summarizer makes of a stage.
+class StepOptions(NamedTuple):
+    """What a step is told besides the stage and the policy; each step uses what concerns it."""
 
-    A step that was asked for by hand does not ask whether tool results take too much of the window. Messages after seq
-    `through` came while a summary was made: the backstop leaves them to the next one.
-    """
-    match step:
-        case Step.TOOL_RESULTS:
-            return cut_results(stage, policy)
-        case Step.PRUNE:
-            return _prune(stage, policy, by_hand=by_hand)
-        case Step.MEDIA:
-            return _shed_media(stage, policy)
-        case Step.TRIM:
-            return _trim(stage, policy)
-        case _:
-            return _drop(step, stage, policy, through)
+    by_hand: bool = False
+    """Whether somebody asked for this step: then shares of the window do not matter."""
+    through: int | None = None
+    """Seq of the newest message when a summary was asked for. Later ones are left to the next summary."""
+    start: int = 0
+    """Index of the first message whose tool results may be cut."""
+    strategies: tuple[str, ...] = ()
+    """Names of the installed strategies to apply."""
+    load: Callable[[str], ExtraStrategy | None] = lambda _name: None
+    """Returns an installed strategy by its name."""
 
 
-def take_strategies(
-    stage: Stage, policy: Policy, names: Sequence[str], load: Callable[[str], ExtraStrategy | None]
-) -> StepOutcome:
+NO_OPTIONS: Final = StepOptions()
+
+
+def apply_strategies(stage: Stage, policy: Policy, options: StepOptions) -> StepOutcome:
     """Return what installed strategies make of a stage, one after another; one that fails changes nothing."""
     view = stage.view
     changed: set[int] = set()
     details: list[str] = []
     failed = 0
-    for name in names:
+    for name in options.strategies:
         try:
-            shortened = shorten(view, load(name), policy, carries_summary=stage.carries_summary)
+            shortened = shorten(view, options.load(name), policy, carries_summary=stage.carries_summary)
         except StrategyError as error:
             details.append(f"{name} failed: {error}")
             failed += 1
@@ -111,9 +110,7 @@ def take_strategies(
         details.append(f"{name} shortened {len(shortened.changed)} and left out {len(shortened.dropped)} message(s)")
     changed &= {message.seq for message in view}
     reason = None if view != stage.view else RunReason.STRATEGY_FAILED if failed else RunReason.NOTHING_TO_SHORTEN
-    return _if_worth_it(
-        StepOutcome(Step.STRATEGIES, view, reason, "; ".join(details), tuple(sorted(changed))), stage, policy
-    )
+    return _if_worth_it(StepOutcome(view, reason, "; ".join(details), tuple(sorted(changed))), stage, policy)
 
 
 def find_zone(stage: Stage, policy: Policy, protected_tail: int | None = None) -> Zone | str:
@@ -176,7 +173,7 @@ def summarize(
     rebuilt = summaries.rebuild(stage.view, zone, text, previous=previous, code=code, language=language)
     detail = f"Summarized {zone.stop - zone.start} messages; {threshold_note(stage, policy)}"
     lost_media = tuple(message.seq for message in stage.view[: zone.start] if without_media(message) is not message)
-    outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, lost_media, removed="summarized", summary=text)
+    outcome = StepOutcome(rebuilt, None, detail, lost_media, removed="summarized", summary=text)
     return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
 
 
@@ -218,7 +215,7 @@ def replace_prefix(
     detail = f"Replaced {zone.stop} messages; {threshold_note(stage, policy)}"
     notes = _media_notes(stage, stage.view[: zone.stop])
     rebuilt = summaries.replace_prefix(stage.view, zone, block, notes, stage.working.language)
-    outcome = StepOutcome(Step.SUMMARY, rebuilt, None, detail, removed="summarized", summary=block["content"])
+    outcome = StepOutcome(rebuilt, None, detail, removed="summarized", summary=block["content"])
     return _if_worth_it(outcome._replace(claims=claims, read_through=read_through), stage, policy)
 
 
@@ -238,19 +235,18 @@ def threshold_note(stage: Stage, policy: Policy) -> str:
     return f"Estimated {stage.load.input_tokens:,} tokens, threshold {policy.compaction_threshold_tokens:,}"
 
 
-def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
-    """Return the view with older tool results cut; those in messages before the one at `start` stay."""
+def cut_results(stage: Stage, policy: Policy, options: StepOptions) -> StepOutcome:
+    """Return the view with older tool results cut; those in messages before the one at `options.start` stay."""
     view, handles = stage.view, stage.working.handles
     cut = cut_tool_results(
         view,
         policy.tool_result_retention_chars,
         handles,
-        start=start,
+        start=options.start,
         reads_html=policy.html_results == "text",
         whole=stage.working.whole,
     )
     outcome = StepOutcome(
-        Step.TOOL_RESULTS,
         cut.view,
         None if cut.results else RunReason.NOTHING_TO_CUT,
         diagnostic(cut.results, stage.load.input_tokens, policy.input_token_budget),
@@ -260,12 +256,14 @@ def cut_results(stage: Stage, policy: Policy, start: int = 0) -> StepOutcome:
     return _if_worth_it(outcome, stage, policy)
 
 
-def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> StepOutcome:
+def prune_results(stage: Stage, policy: Policy, options: StepOptions) -> StepOutcome:
+    """Return the view with old tool results shortened, if they take too large a share of the window."""
+
     def attempt(min_freed_tokens: int) -> PrunedView:
         return prune(
             stage.view,
             window_tokens=policy.model_context_tokens,
-            soft_share=0 if by_hand else policy.prune_soft_share,
+            soft_share=0 if options.by_hand else policy.prune_soft_share,
             hard_share=policy.prune_hard_share,
             head_chars=policy.prune_head_chars,
             tail_chars=policy.prune_tail_chars,
@@ -275,25 +273,21 @@ def _prune(stage: Stage, policy: Policy, *, by_hand: bool) -> StepOutcome:
             handles=stage.working.handles,
         )
 
-    least = policy.min_savings_tokens if by_hand else policy.prune_min_freed_tokens
+    least = policy.min_savings_tokens if options.by_hand else policy.prune_min_freed_tokens
     pruned = attempt(least)
     if not pruned.seqs:
         possible = attempt(0).freed_tokens
         detail = f"Pruning would free {possible:,} tokens; at least {least:,} are worth it" if possible else None
-        return StepOutcome(
-            Step.PRUNE, stage.view, RunReason.NOT_SMALLER if possible else RunReason.NOTHING_TO_PRUNE, detail
-        )
+        return StepOutcome(stage.view, RunReason.NOT_SMALLER if possible else RunReason.NOTHING_TO_PRUNE, detail)
     detail = (
         f"Pruned {pruned.softened + pruned.cleared:,} old tool result(s): {pruned.softened:,} softened to head and "
         f"tail, {pruned.cleared:,} cleared, {pruned.freed_tokens:,} tokens freed"
     )
-    outcome = StepOutcome(
-        Step.PRUNE, pruned.view, None, detail, pruned.seqs, results_cut=pruned.softened + pruned.cleared
-    )
+    outcome = StepOutcome(pruned.view, None, detail, pruned.seqs, results_cut=pruned.softened + pruned.cleared)
     return _if_worth_it(outcome, stage, policy)
 
 
-def _shed_media(stage: Stage, policy: Policy) -> StepOutcome:
+def replace_oldest_media(stage: Stage, policy: Policy, _options: StepOptions) -> StepOutcome:
     """Replace the oldest media, as many as the model's limits ask for.
 
     Where a summary is due and cannot be made, as many as its threshold asks for before the protected tail, and as many
@@ -315,12 +309,13 @@ def _shed_media(stage: Stage, policy: Policy) -> StepOutcome:
     seqs = tuple(cut_seqs(stage.view, own))
     had = f"the context had {stage.media.images:,} images, {stage.media.document_pages:,} pages of documents"
     detail = f"Media of {len(seqs)} message(s) gave way to texts that name them; {had}, {stage.media.bytes:,} bytes"
-    outcome = StepOutcome(Step.MEDIA, own, None if seqs else RunReason.NOTHING_TO_DROP, detail, seqs)
+    outcome = StepOutcome(own, None if seqs else RunReason.NOTHING_TO_DROP, detail, seqs)
     # Over a limit the next request is refused whatever it weighs.
     return with_frame(outcome, stage, policy) if shed.replaced else _if_worth_it(outcome, stage, policy)
 
 
-def _trim(stage: Stage, policy: Policy) -> StepOutcome:
+def trim_bytes(stage: Stage, policy: Policy, _options: StepOptions) -> StepOutcome:
+    """Return the view without its oldest exchanges, as few as it takes to come under the most bytes."""
     limit = policy.max_context_bytes
     # One less: each message counts a comma, and the brackets of the list take one more than that.
     fitted = fit_history(
@@ -335,16 +330,14 @@ def _trim(stage: Stage, policy: Policy) -> StepOutcome:
     reason = None
     if not (fitted.left_out or fitted.cut or fitted.opening_dropped or fitted.media_replaced):
         reason, detail = RunReason.NOTHING_TO_DROP, "Nothing to drop"
-    outcome = StepOutcome(
-        Step.TRIM, view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view))
-    )
+    outcome = StepOutcome(view, reason, f"{detail}; the limit is {limit:,} bytes", tuple(cut_seqs(stage.view, view)))
     return _if_worth_it(outcome, stage, policy)
 
 
-def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> StepOutcome:
-    """Drop down to the most messages; those after `through` neither count nor go."""
+def drop_oldest_exchanges(stage: Stage, policy: Policy, options: StepOptions) -> StepOutcome:
+    """Return the view with the most messages that the policy allows; those after `options.through` stay besides."""
     limit = policy.max_conversation_messages
-    cut = len(stage.view) - newer_messages(stage.view, through)
+    cut = len(stage.view) - newer_messages(stage.view, options.through)
     trim = drop_oldest(
         stage.view[:cut],
         lambda count, _: count <= limit,
@@ -353,7 +346,6 @@ def _drop(step: Step, stage: Stage, policy: Policy, through: int | None) -> Step
     )
     dropped = f"Dropped {len(trim.dropped)} of the oldest messages" if trim.dropped else "Nothing to drop"
     outcome = StepOutcome(
-        step,
         (*trim.view, *stage.view[cut:]),
         None if trim.dropped else RunReason.NOTHING_TO_DROP,
         f"{dropped}; the limit is {limit:,} messages",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, ColumnElement
 
+    from compaction.steps.holds import GrowthHold
     from store.tables import AnyRow
 
 _c = conversations.c
@@ -283,39 +284,29 @@ def restored_hold(connection: Connection, conversation_id: UUID) -> dict[str, An
     return {} if held is None else dict(zip((column.name for column in columns), held, strict=True))
 
 
-class Hold(NamedTuple):
-    """Tokens that a conversation has to grow by before a step is tried on it again, if it has more than `above`."""
+def _hold_after(hold: GrowthHold, newer: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
+    """Return the hold on a conversation, `newer` of whose stored tokens have not been tried yet.
 
-    growth: int
-    above: int = -1
-    share: float = 0.0
-    """By this share of what it has at least."""
-    most: int | None = None
-    """Tokens of input at which it ends, however little has come; if there are fewer."""
-
-    def after(self, newer: ColumnElement[Any], hold_before: Column[int]) -> ColumnElement[Any]:
-        """Return the hold on a conversation, `newer` of whose stored tokens have not been tried yet.
-
-        One that is not set anew is no further away than it would be then: what is held may have become much less.
-        """
-        held = func.greatest(0, INPUT_TOKENS - func.ceil(newer * _c.token_ratio))
-        grown: ColumnElement[Any] = func.greatest(1, STORED_TOKENS - newer)
-        if self.growth:
-            growth = func.greatest(self.growth, func.floor(held * literal(self.share, Double)))
-            grown = grown + func.floor(growth / cast(_c.token_ratio, Double))
-        if self.most is not None:
-            # In the measure of what is stored, as if it went on to be counted as it is now.
-            least = func.least(grown, STORED_TOKENS * self.most / func.greatest(1, cast(INPUT_TOKENS, Double)) - 1)
-            grown = case((self.most > INPUT_TOKENS, func.greatest(1, func.floor(least))), else_=grown)
-        return case((held > self.above, grown), else_=func.least(hold_before, grown))
+    One that is not set anew is no further away than it would be then: what is held may have become much less.
+    """
+    held = func.greatest(0, INPUT_TOKENS - func.ceil(newer * _c.token_ratio))
+    grown: ColumnElement[Any] = func.greatest(1, STORED_TOKENS - newer)
+    if hold.growth:
+        growth = func.greatest(hold.growth, func.floor(held * literal(hold.share, Double)))
+        grown = grown + func.floor(growth / cast(_c.token_ratio, Double))
+    if hold.most is not None:
+        # In the measure of what is stored, as if it went on to be counted as it is now.
+        least = func.least(grown, STORED_TOKENS * hold.most / func.greatest(1, cast(INPUT_TOKENS, Double)) - 1)
+        grown = case((hold.most > INPUT_TOKENS, func.greatest(1, func.floor(least))), else_=grown)
+    return case((held > hold.above, grown), else_=func.least(hold_before, grown))
 
 
 def hold(
     connection: Connection,
     conversation_id: UUID,
     *,
-    tool_results: Hold | None,
-    summary: Hold | None,
+    tool_results: GrowthHold | None,
+    summary: GrowthHold | None,
     trim: int | None = None,
     results_through: int | None = None,
     media_through: int | None = None,
@@ -337,7 +328,7 @@ def hold(
             .scalar_subquery()
         )
     changed: dict[Any, Any] = {
-        column: step.after(newer, column)
+        column: _hold_after(step, newer, column)
         for column, step in ((_c.tool_results_hold, tool_results), (_c.summary_hold, summary))
         if step is not None
     }

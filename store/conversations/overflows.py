@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, text, update
 
-from compaction.steps.ladder import Step
+from compaction.steps.catalogue import OVERFLOW
 from compaction.steps.overflow import MOST, shrink
 from compaction.steps.refusal_wordings import Unit
 from compaction.steps.runs import RunTrigger, StepState
@@ -122,7 +122,7 @@ def overflow(
     version = material.last_version + 1
     left = round(shrunk.estimated * material.token_ratio)
     step = StepRecord(
-        Step.OVERFLOW,
+        OVERFLOW.name,
         StepState.COMMITTED,
         tokens_before=stage.tokens,
         tokens_after=left,
@@ -153,7 +153,7 @@ def overflow(
         version=version,
         parent_version=material.head_version,
         run_id=run_id,
-        step=Step.OVERFLOW,
+        step=OVERFLOW.name,
     )
     snapshots.move_head(connection, conversation_id, version)
     connection.execute(

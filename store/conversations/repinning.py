@@ -10,7 +10,7 @@ from sqlalchemy import and_, select, update
 from compaction.coverage import Coverage, find_span
 from compaction.overrides import in_force
 from compaction.pins.pinned import Pin, masked_pins, rules_in
-from compaction.steps.ladder import Step
+from compaction.steps.catalogue import PIN
 from compaction.steps.runs import RunTrigger, StepState
 from compaction.steps.snapshot import settle
 from store.conversations import pins, snapshots
@@ -71,7 +71,7 @@ def repin(
         parent_version=material.head_version,
         snapshot_version=version,
         step=StepRecord(
-            Step.PIN,
+            PIN.name,
             StepState.COMMITTED,
             tokens_before=before,
             tokens_after=after,
@@ -91,7 +91,7 @@ def repin(
         version=version,
         parent_version=material.pending_version or material.head_version,
         run_id=run_id,
-        step=Step.PIN,
+        step=PIN.name,
     )
     if waits:
         snapshots.let_wait(connection, conversation_id, version)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from compaction.claims.claim import Claim
     from compaction.policy import Policy
-    from compaction.steps.ladder import Step
     from compaction.steps.snapshot import NewSnapshot
     from store.runs.runs import Lease
     from store.tables import AnyRow
@@ -312,7 +311,7 @@ def commit(
     material: Material,
     new: NewSnapshot,
     *,
-    step: Step,
+    step: str,
     summarizer: str | None,
     policy: Policy,
     waits_for_cache: int | None = None,
@@ -389,7 +388,7 @@ def insert_new(
     version: int,
     parent_version: int,
     run_id: UUID,
-    step: Step,
+    step: str,
     summarizer: str | None = None,
 ) -> None:
     """Write a snapshot; the head stays where it is. Raises UncoveredSourceError."""

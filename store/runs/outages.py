@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import and_, select
 
-from compaction.steps.ladder import Step
+from compaction.steps.catalogue import STEPS
 from store.tables import conversations, runs, snapshots
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-PASSED: Final = (Step.EXTRACT, Step.TOOL_RESULTS, Step.PRUNE, Step.STRATEGIES, Step.MEDIA, Step.BACKSTOP, Step.PIN)
-"""Steps that a summary from before them makes good; a summary, a restored version or an overflow stands."""
+_REPLACED: Final = tuple(step.name for step in STEPS.values() if step.replaced_by_summary)
 
 _s, _c, _r = snapshots.c, conversations.c, runs.c
 
@@ -30,18 +29,18 @@ def versions_before(connection: Connection, conversation_id: UUID, codes: Collec
     link = (
         select(*columns)
         .join(conversations, and_(_c.id == _s.conversation_id, _c.head_version == _s.version))
-        .where(_c.id == conversation_id, _s.step.in_(PASSED))
+        .where(_c.id == conversation_id, _s.step.in_(_REPLACED))
         .cte("link", recursive=True)
     )
     link = link.union_all(
         select(*columns).where(
-            _s.conversation_id == conversation_id, _s.version == link.c.parent_version, _s.step.in_(PASSED)
+            _s.conversation_id == conversation_id, _s.version == link.c.parent_version, _s.step.in_(_REPLACED)
         )
     )
     query = select(link.c.parent_version, link.c.step, _r.error).join(runs, _r.id == link.c.run_id, isouter=True)
     versions: list[int] = []
     for parent, step, error in connection.execute(query.order_by(link.c.version.desc())):
-        if step != Step.EXTRACT:
+        if STEPS[step].summarizer != "extract":
             continue
         if str(error or "").partition(":")[0] not in codes:
             break

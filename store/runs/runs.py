@@ -12,12 +12,13 @@ from sqlalchemy import Connection, bindparam, case, func, insert, or_, select, t
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from compaction.overrides import in_force
+from compaction.steps.holds import GrowthHold
 from compaction.steps.ladder import growth_margin
 from compaction.steps.runs import RunKind, RunReason, RunState, RunTrigger, StepState
 from runtime import ids
 from runtime.queues import Queue
 from store.conversations.context_blocks import RUNS_WITH_BLOCKS
-from store.conversations.conversations import Hold, hold, mark_due
+from store.conversations.conversations import hold, mark_due
 from store.tables import conversations, run_steps, runs
 from store.tenants import webhooks
 
@@ -376,8 +377,8 @@ def _hold_after_death(connection: Connection, conversation_id: UUID, policy: Pol
     hold(
         connection,
         conversation_id,
-        tool_results=Hold(growth_margin(policy.input_token_budget, policy)),
-        summary=Hold(growth_margin(policy.compaction_threshold_tokens, policy)),
+        tool_results=GrowthHold(growth_margin(policy.input_token_budget, policy)),
+        summary=GrowthHold(growth_margin(policy.compaction_threshold_tokens, policy)),
         trim=policy.max_context_bytes // 10,
         media_through=connection.scalar(
             select(conversations.c.newest_media).where(conversations.c.id == conversation_id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from sqlalchemy import Connection, and_, func, insert, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from compaction.steps.ladder import Step
+from compaction.steps.catalogue import SUMMARY
 from compaction.steps.runs import ACTIVE, RunTrigger
 from store.conversations import context_blocks, conversations
 from store.conversations.conversations import mark_due
@@ -238,7 +238,7 @@ def _way(connection: Connection, conversation_id: UUID, base: int) -> list[int] 
     )
     way = connection.execute(select(link).order_by(link.c.version)).all()
     start = way[0].parent_version if way else connection.scalar(select(_c.head_version).where(_c.id == conversation_id))
-    if start != base or any(each.step in {Step.SUMMARY, RunTrigger.RESTORE} for each in way):
+    if start != base or any(each.step in {SUMMARY.name, RunTrigger.RESTORE} for each in way):
         return None
     return [each.version for each in way]
 

@@ -25,9 +25,9 @@ from store.conversations import context_blocks, conversations
 from store.runs import runs, waiting_summaries
 from worker.masking import masked_note
 from worker.metrics import METRICS
-from worker.runs.journal import RunLostError
 from worker.runs.resources import StoppingError
 from worker.runs.summarizing import spend
+from worker.runs.transactions import RunLostError
 from worker.summarizers.base import SummaryError, chosen_by
 from worker.summarizers.parallel import all_answers
 
@@ -59,7 +59,7 @@ class BlockSummary:
         """Whether anything was asked."""
         self._masker = Masker()
 
-    def go(self) -> None:
+    def run(self) -> None:
         """Summarize the block, unless that is done, not wanted any more, or not possible here."""
         assert self._lease.block_id is not None  # noqa: S101 - that is what makes it a run for a block
         try:

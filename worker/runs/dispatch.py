@@ -19,17 +19,15 @@ from worker.process.memory import FullError, Memory, RunMemory
 from worker.recall.preparing import prepare
 from worker.runs.after_overflow import Recovery
 from worker.runs.context_block import BlockSummary
-from worker.runs.execution import Execution
-from worker.runs.journal import RunLostError
+from worker.runs.execute import LadderRun
 from worker.runs.resources import StoppingError
+from worker.runs.transactions import RunLostError
 from worker.tracing import traced_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from store.runs.runs import Lease
     from worker.runs.resources import RunResources
-    from worker.runs.summarizing import Way
+    from worker.runs.summarizing import WriteSigned
 
 log = structlog.get_logger()
 
@@ -37,12 +35,12 @@ log = structlog.get_logger()
 class Dispatcher:
     """Carries out runs. One object a process; safe to use from many threads.
 
-    `ways` are other ways to a summary than a text of the summarizer.
+    `write_signed` asks the API for its own summaries, None if the summarizer writes all of them.
     """
 
-    def __init__(self, resources: RunResources, ways: Sequence[Way] = ()) -> None:
+    def __init__(self, resources: RunResources, write_signed: WriteSigned | None = None) -> None:
         self._resources = resources
-        self._ways = ways
+        self._write_signed = write_signed
         self._memory = Memory()
 
     def execute(self, lease: Lease) -> None:
@@ -77,7 +75,7 @@ class Dispatcher:
             while True:
                 try:
                     with bounded_by(room.take):
-                        self._attempt(lease).go()
+                        self._attempt(lease).run()
                         return prepare(self._resources.database, lease.tenant_id, lease.conversation_id)
                 except FullError as error:
                     size = error.size
@@ -85,14 +83,14 @@ class Dispatcher:
         finally:
             room.give_back()
 
-    def _attempt(self, lease: Lease) -> BlockSummary | Recovery | Execution:
+    def _attempt(self, lease: Lease) -> BlockSummary | Recovery | LadderRun:
         match lease.kind:
             case RunKind.CONTEXT_BLOCK:
                 return BlockSummary(self._resources, lease)
             case RunKind.RECOVERY:
                 return Recovery(self._resources, lease)
             case _:
-                return Execution(self._resources, lease, self._ways)
+                return LadderRun(self._resources, lease, self._write_signed)
 
     def _give_back(self, lease: Lease, error: str) -> None:
         """Queue the run for another attempt; where even that fails, its lease runs out."""

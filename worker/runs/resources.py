@@ -14,8 +14,8 @@ from compaction.steps.runs import RunReason
 from runtime.broker import SUMMARIES
 from runtime.fault_points import pause_for_test
 from store.runs import runs
-from worker.runs.journal import RunLostError
 from worker.runs.leases import LeaseKeeper
+from worker.runs.transactions import RunLostError
 from worker.summarizers.base import SummaryError
 from worker.summarizers.paying import UNLIMITED
 

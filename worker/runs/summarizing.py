@@ -1,15 +1,15 @@
-"""The summary step: a model is asked outside any transaction, and what it cost is written down whatever comes of it."""
+"""Making summaries: a model is asked outside any transaction, and what it cost is recorded whatever comes of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import structlog
 
 from compaction.claims.handing_on import prepare_previous
 from compaction.pins.pinned import masked_pins, message_text, pin
 from compaction.steps import steps
-from compaction.steps.ladder import Result, Step, saves_enough
+from compaction.steps.ladder import saves_enough
 from compaction.steps.runs import RunReason
 from compaction.steps.snapshot import UNREAD
 from compaction.summary.zone import around
@@ -18,22 +18,24 @@ from compaction.view import WRITTEN, view_tokens
 from worker.claims.proving import proved
 from worker.masking import masked_request
 from worker.runs.resources import StoppingError
+from worker.runs.transactions import MadeStep
 from worker.summarizers.base import SummaryError, SummaryRequest, chosen_by
 from worker.summarizers.breaker import OUTAGE
 from worker.summarizers.extractive import ExtractiveSummarizer
 from worker.summarizers.paying import PayingSummarizer, pay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from compaction.policy import Policy
+    from compaction.steps.catalogue import Step
     from compaction.steps.stage import Stage
     from compaction.summary.zone import Zone
     from compaction.view import View
     from store.conversations.messages import Origins
     from store.runs.runs import Lease, StepRecord
-    from worker.runs.journal import Journal, Reading
     from worker.runs.resources import RunResources
+    from worker.runs.transactions import Reading, RunTransactions
     from worker.summarizers.base import Spent, Summarizer, Summary
 
 T = TypeVar("T")
@@ -44,128 +46,126 @@ MOST_PARTS: Final = 10
 """Requests' worth of transcript (`summary_input_max_chars`) that are read again for one summary after an outage."""
 
 
-class Way(Protocol):
-    """Another way to a summary than to ask the summarizer for a text now; a part of the worker that could go."""
-
-    def step(self, summarizing: Summarizing, now: Reading) -> Result | None:
-        """Put a summary into the place of the zone; None if the next way is to be tried.
-
-        Raises SummaryError, StoppingError.
-        """
+WriteSigned: TypeAlias = "Callable[[SummaryWriter, Step, Reading], MadeStep | None]"
+"""Asks the API for its own summary of a reading; None if the summarizer has to write one instead."""
 
 
-class Summarizing:
-    """Makes summaries on behalf of one attempt at a run; `ways` are tried before the summarizer is asked."""
+class SummaryWriter:
+    """Makes summaries on behalf of one attempt at a run, and writes down what failed; it commits nothing."""
 
-    def __init__(self, resources: RunResources, lease: Lease, journal: Journal, ways: Sequence[Way] = ()) -> None:
-        self.resources = resources
-        self.lease = lease
-        self.journal = journal
+    def __init__(self, resources: RunResources, lease: Lease, transactions: RunTransactions) -> None:
+        self._resources = resources
+        self._lease = lease
+        self.transactions = transactions
+        self.policy = lease.policy
         self.purse = resources.purse(lease)
-        self._ways = ways
         self.is_on = lease.strategy == "extract" or (lease.policy.compaction_enabled and resources.can_summarize)
         """Whether summaries are made at all."""
+        self.asks_models = self.is_on and lease.strategy != "extract"
+        """Whether the summarizer of the installation makes them."""
 
     @property
     def _summarizer(self) -> Summarizer:
-        if self.lease.strategy == "extract":
+        if not self.asks_models:
             return ExtractiveSummarizer()
-        return chosen_by(self.resources.summarizer, self.lease.policy)
+        return chosen_by(self._resources.summarizer, self.policy)
 
-    def step(self, now: Reading) -> Result:
-        """Put a summary into the place of the zone. Raises SummaryError, StoppingError."""
-        if self.is_on and self.lease.strategy != "extract":
-            for way in self._ways:
-                done = way.step(self, now)
-                if done is not None:
-                    return done
-        return self._write(now)
-
-    def _write(self, now: Reading) -> Result:
+    def write(self, step: Step, now: Reading) -> MadeStep:
+        """Make a summary in the place of the zone. Raises SummaryError, StoppingError."""
         if self.is_on and self._summarizer.model is not None:
-            before = _reading_before_outage(self.journal, self.lease.policy)
-            done = None if before is None else self._make_good(before, now)
-            if done is not None:
-                return done
-        stage, policy = now.stage, self.lease.policy
-        record = self.record(stage)
-        if not self.is_on:
-            return self.journal.skip(record, RunReason.SUMMARIES_DISABLED)
-        zone = steps.find_zone(stage, policy)
+            made = self._write_from_originals(step, now)
+            if made is not None:
+                return made
+        stage = now.stage
+        record = self.record(step, stage)
+        zone = steps.find_zone(stage, self.policy) if self.is_on else RunReason.SUMMARIES_DISABLED
         if isinstance(zone, str):
-            return self.journal.skip(record, zone)
-        summary = self.ask(stage, zone, policy, record)
-        zone = steps.covered(stage, zone, summary.covers_through)
-        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
-        outcome = outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
+            return MadeStep(now, steps.StepOutcome(stage.view, zone), record)
+        summary = self.ask(stage, zone, self.policy, record)
+        outcome = self._outcome(stage, zone, summary)
         if outcome.reason is not None and self.purse.is_spent:
             # Of the first parts alone, and not worth having: the whole of it waits.
-            self.journal.skip(spend(record, summary.spent), RunReason.BUDGET_SPENT)
+            self.transactions.skip(spend(record, summary.spent), RunReason.BUDGET_SPENT)
             raise SummaryError(RunReason.BUDGET_SPENT, "what was left of today's budget was not enough", summary.spent)
-        return self.commit(now, outcome, record._replace(prompt_version=summary.prompt_version), summary.spent)
+        record = record._replace(prompt_version=summary.prompt_version)
+        return self.made(step, now, outcome, record, summary.spent)
 
-    def _make_good(self, before: Reading, now: Reading) -> Result | None:
-        """Put a summary of originals in the place of extracts; None where that would be no smaller than they are.
+    def _write_from_originals(self, step: Step, now: Reading) -> MadeStep | None:
+        """Make a summary of the originals in the place of extracts that an outage of the model made necessary.
 
-        `before` is the conversation as it was before them, `now` as it is. Raises SummaryError, StoppingError.
+        Returns None if there are none, or if it would be no smaller than they are. Raises SummaryError, StoppingError.
         """
-        stage, policy = before.stage, self.lease.policy
-        known = self.record(now.stage)
-        zone = steps.find_zone(stage, policy)
-        if isinstance(zone, str):
+        before = self._read_before_outage()
+        zone = None if before is None else steps.find_zone(before.stage, self.policy)
+        if before is None or zone is None or isinstance(zone, str):
             return None
-        summary = self.ask(stage, zone, policy, known)
-        zone = steps.covered(stage, zone, summary.covers_through)
-        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
-        known = spend(known, summary.spent)._replace(prompt_version=summary.prompt_version)
-        after = stage.estimate(outcome.view)
-        if outcome.reason is not None or not saves_enough(now.stage.tokens, after, policy):
-            self.journal.skip(known, RunReason.NOT_SMALLER)
+        known = self.record(step, now.stage)
+        summary = self.ask(before.stage, zone, self.policy, known)
+        outcome = self._outcome(before.stage, zone, summary)
+        known = known._replace(prompt_version=summary.prompt_version)
+        after = before.stage.estimate(outcome.view)
+        if outcome.reason is not None or not saves_enough(now.stage.tokens, after, self.policy):
+            self.transactions.skip(spend(known, summary.spent), RunReason.NOT_SMALLER)
             return None
-        record = self.journal.record(outcome, stage)._replace(
+        made = self.made(step, before, outcome, known, summary.spent)
+        record = made.record._replace(
             tokens_before=known.tokens_before,
             messages_before=known.messages_before,
             detail="; ".join(["From the originals of what extracts stood for", *summary.notes]),
         )
-        record = spend(record, summary.spent)._replace(
-            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
-        )
-        done = self.journal.take(outcome, before, record)
-        log.info("summary.made_good", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
-        return done
+        return made._replace(record=record)
 
-    def commit(self, now: Reading, outcome: steps.StepOutcome, known: StepRecord, spent: Spent) -> Result:
-        """Commit what the step made, by whom `known` tells; see `Journal.commit`."""
-        record = spend(self.journal.record(outcome, now.stage), spent)._replace(
-            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
-        )
-        done = self.journal.take(outcome, now, record)
-        if done != "skipped":
-            log.info("summary.committed", tokens_before=record.tokens_before, tokens_after=record.tokens_after)
-        return done
+    def _read_before_outage(self) -> Reading | None:
+        """Return the conversation as it was before extracts stood in for summaries that an outage prevented.
 
-    def extract(self, now: Reading) -> Result:
-        """Put an extract into the place of the zone whose summary failed."""
-        stage, policy = now.stage, self.lease.policy
+        The oldest such version whose originals are not too much to read; None if there is no such extract.
+        """
+        for version in self.transactions.versions_before_outage(OUTAGE):
+            reading = self.transactions.read(version)
+            zone = steps.find_zone(reading.stage, self.policy)
+            if isinstance(zone, str) or any(original.content == UNREAD for original in reading.material.tail):
+                continue
+            chars = view_tokens(reading.stage.view[zone.start : zone.stop]) * CHARS_PER_TOKEN
+            if chars <= MOST_PARTS * self.policy.summary_input_max_chars:
+                return reading
+        return None
+
+    def write_extract(self, step: Step, now: Reading) -> MadeStep:
+        """Make an extract in the place of the zone whose summary failed."""
+        stage = now.stage
         extractive = ExtractiveSummarizer()
-        outcome = steps.StepOutcome(Step.EXTRACT, stage.view, None, steps.threshold_note(stage, policy))
-        record = self.journal.record(outcome, stage)._replace(summarizer=extractive.name)
-        zone = steps.find_zone(stage, policy)
+        outcome = steps.StepOutcome(stage.view, None, steps.threshold_note(stage, self.policy))
+        record = self.transactions.record(step, outcome, stage)._replace(summarizer=extractive.name)
+        zone = steps.find_zone(stage, self.policy)
         if isinstance(zone, str):
-            return self.journal.skip(record, zone)
+            return MadeStep(now, outcome._replace(reason=zone), record)
         try:
-            request = self.request(stage, zone, policy)
+            request = self.request(stage, zone, self.policy)
             summary = proved(extractive.summarize(request), request)
         except SummaryError as error:
-            return self.journal.fail(record, error.code, error.detail)
-        outcome = steps.summarize(stage, zone, summary.text, policy, summary.claims, read_through=summary.read_through)
-        outcome = outcome._replace(step=Step.EXTRACT, detail="; ".join([outcome.detail or "", *summary.notes]))
-        return self.commit(now, outcome, record._replace(prompt_version=summary.prompt_version), summary.spent)
+            return MadeStep(now, outcome, record, error)
+        record = record._replace(prompt_version=summary.prompt_version)
+        return self.made(step, now, self._outcome(stage, zone, summary), record, summary.spent)
 
-    def record(self, stage: Stage) -> StepRecord:
+    def _outcome(self, stage: Stage, zone: Zone, summary: Summary) -> steps.StepOutcome:
+        """Return what a summary makes of a stage, as far as it read the zone."""
+        zone = steps.covered(stage, zone, summary.covers_through)
+        outcome = steps.summarize(
+            stage, zone, summary.text, self.policy, summary.claims, read_through=summary.read_through
+        )
+        return outcome._replace(detail="; ".join([outcome.detail or "", *summary.notes]))
+
+    def made(self, step: Step, now: Reading, outcome: steps.StepOutcome, known: StepRecord, spent: Spent) -> MadeStep:
+        """Return what the step made, with what it cost; `known` tells by whom."""
+        record = spend(self.transactions.record(step, outcome, now.stage), spent)._replace(
+            summarizer=known.summarizer, model=known.model, prompt_version=known.prompt_version
+        )
+        return MadeStep(now, outcome, record)
+
+    def record(self, step: Step, stage: Stage) -> StepRecord:
         """Return what is known of the step before a summary is made."""
-        outcome = steps.StepOutcome(Step.SUMMARY, stage.view, None, steps.threshold_note(stage, self.lease.policy))
-        record = self.journal.record(outcome, stage)
+        outcome = steps.StepOutcome(stage.view, None, steps.threshold_note(stage, self.policy))
+        record = self.transactions.record(step, outcome, stage)
         if not self.is_on:
             return record
         summarizer = self._summarizer
@@ -186,48 +186,28 @@ class Summarizing:
 
     def request(self, stage: Stage, zone: Zone, policy: Policy) -> SummaryRequest:
         """Return what is asked of a summarizer about a zone."""
-        whole, origins = self.journal.originals(stage, stage.view[zone.start : zone.stop])
-        unsourced = self.journal.unsourced_summary()
+        whole, origins = self.transactions.read_originals(stage, stage.view[zone.start : zone.stop])
+        unsourced = self.transactions.unsourced_summary()
         request = request_of(stage, zone, policy, whole, origins, unsourced)
-        return request._replace(instructions=self.wishes and request.without_secrets(self.wishes))
-
-    @property
-    def wishes(self) -> str | None:
-        """What the summary is to stress, by the policy and by whoever asked for the run."""
-        given = (self.lease.policy.summary_instructions, self.lease.instructions)
-        return "\n".join(wish for wish in given if wish) or None
+        given = (self.policy.summary_instructions, self._lease.instructions)
+        wishes = "\n".join(wish for wish in given if wish) or None
+        return request._replace(instructions=wishes and request.without_secrets(wishes))
 
     def answer(self, call: Callable[[], T], record: StepRecord) -> T:
         """Return what a call of a model returns; a failure is written down. Raises SummaryError, StoppingError."""
         try:
-            return self.resources.summarized(call, self.lease)
+            return self._resources.summarized(call, self._lease)
         except StoppingError:
-            self.journal.skip(record, RunReason.WORKER_STOPPED)
+            self.transactions.skip(record, RunReason.WORKER_STOPPED)
             raise
         except SummaryError as error:
             if error.code == RunReason.BUDGET_SPENT:
-                self.journal.skip(spend(record, error.spent), RunReason.BUDGET_SPENT)
+                self.transactions.skip(spend(record, error.spent), RunReason.BUDGET_SPENT)
                 log.info("summary.waits", reason=RunReason.BUDGET_SPENT)
                 raise
-            self.journal.fail(spend(record, error.spent), error.code, error.detail)
+            self.transactions.fail(spend(record, error.spent), error.code, error.detail)
             log.warning("summary.failed", reason=error.code, detail=error.detail)
             raise
-
-
-def _reading_before_outage(journal: Journal, policy: Policy) -> Reading | None:
-    """Return the conversation as it was before extracts stood in for summaries that an outage prevented.
-
-    The oldest such version whose originals are not too much to read; None where there is none, or no such extract.
-    """
-    for version in journal.before_outage(OUTAGE):
-        reading = journal.read(version)
-        zone = steps.find_zone(reading.stage, policy)
-        if isinstance(zone, str) or any(original.content == UNREAD for original in reading.material.tail):
-            continue
-        chars = view_tokens(reading.stage.view[zone.start : zone.stop]) * CHARS_PER_TOKEN
-        if chars <= MOST_PARTS * policy.summary_input_max_chars:
-            return reading
-    return None
 
 
 def request_of(

@@ -6,27 +6,26 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from compaction.cost.calls import NO_CACHE, ONE_HOUR, CallPrices
-from compaction.cost.depth import choose_depth, cut_depths
+from compaction.cost.depth import choose_depth
 from compaction.cost.survival import SurvivalCurve, share_of_pauses
 from compaction.cost.swap import ExpectedCourse, Ground, SwapCandidate, decide_swap, is_worth_summary
-from compaction.steps.ladder import BEFORE_SUMMARY, Step
+from compaction.steps.catalogue import BEFORE_SUMMARY
 from compaction.steps.runs import RunKind
-from compaction.steps.steps import cut_results, find_zone
+from compaction.steps.steps import find_zone
 from store.conversations import waiting
 from worker.summarizers.prices import PriceTable, prices_of
 
 if TYPE_CHECKING:
     from compaction.cost.swap import Bounds, Decision
     from compaction.policy import Policy
+    from compaction.steps.catalogue import Step
     from compaction.steps.stage import Stage
-    from compaction.steps.steps import StepOutcome
+    from compaction.steps.steps import StepOptions, StepOutcome
     from runtime.settings import Settings
     from store.conversations.waiting import Course
     from store.runs.runs import Lease
     from worker.database import Database
 
-_THRESHOLDS: Final = frozenset({*BEFORE_SUMMARY, Step.SUMMARY, Step.EXTRACT})
-"""Steps that answer a threshold of tokens. What drops messages answers a limit, and never waits."""
 _MILLION: Final = 1_000_000
 
 
@@ -48,10 +47,12 @@ class Swapping:
         self._settings = settings
         self._database = database
 
-    def verdict(self, lease: Lease, stage: Stage, outcome: StepOutcome, bounds: Bounds) -> SwapVerdict | None:
+    def verdict(
+        self, lease: Lease, stage: Stage, step: Step, outcome: StepOutcome, bounds: Bounds
+    ) -> SwapVerdict | None:
         """Return what becomes of what a step made; None where that is no question of price."""
         policy = lease.policy
-        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or outcome.step not in _THRESHOLDS:
+        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or not step.waits_until_it_pays:
             return None
         before, after = tokens_of(stage, outcome)
         if bounds.relieves_threshold(before, after):
@@ -65,19 +66,21 @@ class Swapping:
             return SwapVerdict("swaps", 0, note)
         if not bounds.are_exceeded(before):
             return SwapVerdict("waits", prices.lifetime, f"waits: {note}")
-        if outcome.step in BEFORE_SUMMARY:
+        if step in BEFORE_SUMMARY:
             return SwapVerdict("not_yet", prices.lifetime, f"not yet: {note}")
         return SwapVerdict("swaps", 0, f"at once: over a threshold; {note}")
 
-    def as_deep_as_it_pays(self, lease: Lease, stage: Stage, outcome: StepOutcome, bounds: Bounds) -> StepOutcome:
-        """Return a cut of tool results that leaves the first ones whole where cutting them costs more than it saves.
+    def choose_depth(
+        self, lease: Lease, stage: Stage, step: Step, outcome: StepOutcome, options: StepOptions, bounds: Bounds
+    ) -> StepOutcome:
+        """Return a cut of tool results that leaves the first ones whole if cutting them costs more than it saves.
 
-        `outcome` is the deepest cut. It stays where the cache is cold: then all is written anew anyway.
+        `outcome` is the deepest cut. It stays if the cache is cold: then all is written anew anyway.
         """
         policy = lease.policy
-        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or outcome.reason is not None:
+        if policy.swap != "when_it_pays" or lease.kind is not RunKind.LADDER or step.depths is None or step.act is None:
             return outcome
-        cuts = cut_depths(stage, policy)
+        cuts = step.depths(stage, policy)
         course = self._course(lease)
         prices = self.prices(course.model, policy)
         if not cuts or course.is_broken or prices is None or prices.is_cold(course.quiet_seconds):
@@ -86,7 +89,7 @@ class Swapping:
         choice = choose_depth(cuts, stage.load.input_tokens, bounds, prices, turns)
         if choice.depth is cuts[0]:
             return outcome
-        shallower = cut_results(stage, policy, choice.depth.start)
+        shallower = step.act(stage, policy, options._replace(start=choice.depth.start))
         if shallower.reason is not None:
             return outcome
         whole = cuts.index(choice.depth)

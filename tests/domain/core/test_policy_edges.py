@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from compaction.payload.assembly import History, Layers, assemble
 from compaction.payload.context_blocks import prepare
 from compaction.pins.pinned import Pin
 from compaction.policy import Policy, PolicyError, merge
-from compaction.steps.ladder import Step, Strategy
+from compaction.steps.catalogue import PRUNE, STRATEGY_NAMES, SUMMARY
 from compaction.steps.overflow import shrink
 from compaction.steps.rehearsal import plan_run
 from compaction.steps.snapshot import Original, Snapshot, build
@@ -140,7 +140,7 @@ def rehearse(policy: Policy) -> None:
     tail = [Original(seq, each["role"], json_text(each["content"])) for seq, each in enumerate(talk)]
     working = build(Snapshot(), tail, policy, pinned=[Pin("p", 0, "look", "pinned")])
     stage = Stage(working, bytes=sum(len(row.content) for row in tail))
-    for strategy in (*get_args(Strategy), "not-installed"):
+    for strategy in (*STRATEGY_NAMES, "not-installed"):
         plan_run(stage, policy, strategy=strategy, summaries=policy.compaction_enabled, waits=False)
     for native in (False, True):
         plan_run(stage, policy, strategy="auto", summaries=True, waits=True, native=native)
@@ -199,4 +199,4 @@ def test_pruning_that_is_always_due_beside_a_budget_that_is_off(chat: Chat) -> N
     policy = {"input_token_budget": 0, "prune_soft_share": 1e-6}
     conversation = live(chat, Workers(chat), policy)
     assert_well(chat, conversation, policy)
-    assert {step.name for run in chat.runs(conversation) for step in chat.steps(run.id)} >= {Step.PRUNE, Step.SUMMARY}
+    assert {step.name for run in chat.runs(conversation) for step in chat.steps(run.id)} >= {PRUNE.name, SUMMARY.name}

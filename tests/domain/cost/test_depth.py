@@ -21,7 +21,7 @@ from compaction.policy import merge
 from compaction.shorten.tool_results import cut_tool_results
 from compaction.steps.snapshot import Original, Snapshot, build
 from compaction.steps.stage import Stage
-from compaction.steps.steps import cut_results
+from compaction.steps.steps import StepOptions, cut_results
 from tests.domain.cost.test_cost import OPUS, prices
 from tests.support.talk import answer, exchanges, request, rounds
 
@@ -112,7 +112,7 @@ def test_a_small_result_with_much_behind_it_stays_whole() -> None:
     every = cut_depths(before, POLICY)
     choice = choose_depth(every, before.load.input_tokens, bounds_of(POLICY), OPUS, 10)
     assert choice.depth is every[1]
-    outcome = cut_results(before, POLICY, choice.depth.start)
+    outcome = cut_results(before, POLICY, StepOptions(start=choice.depth.start))
     assert (outcome.reason, outcome.results_cut, outcome.truncated) == (None, 2, (16, 18))
     assert before.load_of(outcome.view).input_tokens <= POLICY.input_token_budget
 

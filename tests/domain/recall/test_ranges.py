@@ -17,7 +17,7 @@ from compaction.policy import Policy, merge
 from compaction.recall import references
 from compaction.recall.ranges import MOST_NAMED, missing_ranges_note
 from compaction.steps import steps
-from compaction.steps.ladder import Step
+from compaction.steps.catalogue import OVERFLOW, STEPS, Step
 from compaction.steps.overflow import shrink
 from compaction.steps.snapshot import Original, Snapshot, build, load_view
 from compaction.steps.stage import Stage
@@ -226,24 +226,26 @@ class Chat:
     def pinned(self) -> list[Pin]:
         return [Pin("pin", row.seq, "Never call.") for row in self.originals[2:3]]
 
-    def make(self, act: str) -> tuple[Stage, steps.StepOutcome] | None:
+    def make(self, act: str) -> tuple[Step, Stage, steps.StepOutcome] | None:
         """Return what a step would make, and of what; None if it is not worth a snapshot."""
         stage = self.stage
         if act == "overflow":
             shrunk = shrink(stage, self.policy, factor=1.0, overflows=0, refusal=None)
-            outcome = steps.StepOutcome(Step.OVERFLOW, shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
+            outcome = steps.StepOutcome(shrunk.view, None, None, shrunk.truncated, pins=shrunk.pins)
             assert shrunk.estimated == view_tokens(shrunk.view)
-            return (stage, outcome) if shrunk.is_smaller else None
+            return (OVERFLOW, stage, outcome) if shrunk.is_smaller else None
         if act == "summary":
             zone = steps.find_zone(stage, self.policy)
             if isinstance(zone, str):
                 return None
             outcome = steps.summarize(stage, zone, f"They spoke. {A_NOTE}", self.policy)
         else:
-            outcome = steps.take(Step(act), stage, self.policy, by_hand=True)
-        return (stage, outcome) if outcome.reason is None else None
+            make = STEPS[act].act
+            assert make is not None
+            outcome = make(stage, self.policy, steps.StepOptions(by_hand=True))
+        return (STEPS[act], stage, outcome) if outcome.reason is None else None
 
-    def commit(self, stage: Stage, outcome: steps.StepOutcome) -> None:
+    def commit(self, step: Step, stage: Stage, outcome: steps.StepOutcome) -> None:
         new = outcome.settle(stage, "run")
         self.snapshot = Snapshot(
             version=len(self.versions),
@@ -255,7 +257,7 @@ class Chat:
             pins=new.pins,
         )
         self.versions.append(self.snapshot)
-        self.steps.append(outcome.step)
+        self.steps.append(step)
 
     @property
     def gone(self) -> set[int]:
@@ -308,7 +310,7 @@ def test_what_is_gone_is_named_and_nothing_else(life: list[tuple[list[Message], 
         noted = chat.note
         if noted is None:
             # An overflow has no room for it where that would leave the context as large as it was.
-            assert chat.gone == set() or chat.steps[chat.snapshot.version] is Step.OVERFLOW, event
+            assert chat.gone == set() or chat.steps[chat.snapshot.version] is OVERFLOW, event
             continue
         named, complete = named_in(noted.text)
         assert complete
@@ -345,8 +347,8 @@ def test_handles_cost_what_they_say_and_a_step_still_shrinks(life: list[tuple[li
         for act in acts:
             if act == "restore" or (outcome := chat.make(act)) is None:
                 continue
-            before, made = outcome
-            chat.commit(before, made)
+            _, before, made = outcome
+            chat.commit(*outcome)
             assert chat.stage.tokens < before.tokens, act
             assert chat.stage.tokens <= view_tokens(made.view), act
 

@@ -7,7 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.policy import Policy
-from compaction.steps.ladder import Due, Load, Step, decide, growth_margin, must_wait, next_step, saves_enough
+from compaction.steps.catalogue import (
+    LADDER,
+    OF_REQUESTS,
+    PRUNE,
+    STEPS,
+    SUMMARY,
+    TOOL_RESULTS,
+    TRIM,
+    Result,
+    Step,
+)
+from compaction.steps.ladder import Due, Load, decide, growth_margin, must_wait, saves_enough
+from compaction.steps.plan import Progress, RunContext, ending_of, next_step
 
 TOKENS = st.integers(0, 300_000)
 
@@ -110,20 +122,57 @@ def test_a_snapshot_waits_in_a_signed_loop_up_to_the_trim_threshold(tokens: int,
 
 
 def test_one_step_by_hand_is_taken_once_whatever_the_thresholds_say() -> None:
-    def after(**tried: str) -> Step | None:
-        done = {Step(name): result for name, result in tried.items()}
-        return next_step(done, Load(10, None), 4, Policy(), summaries=True, strategy="summary")  # type: ignore[arg-type]
+    context = RunContext(Policy(), "summary", can_summarize=True)
 
-    assert after() is Step.SUMMARY
+    def after(**results: Result) -> Step | None:
+        return next_step(context, Progress({STEPS[name]: done for name, done in results.items()}), Load(10, None), 4)
+
+    assert after() is SUMMARY
     assert after(summary="committed") is None
     assert after(tool_results="pending") is None
 
 
-@pytest.mark.parametrize(("newer", "step"), [(0, Step.TRIM), (3, None)])
+@pytest.mark.parametrize(("newer", "step"), [(0, TRIM), (3, None)])
 def test_what_came_while_a_summary_was_made_is_not_trimmed_before_the_next_has_read_it(
     newer: int, step: Step | None
 ) -> None:
     load = Load(190_000, None, bytes=10**7)
     assert decide(load, Policy()).trim
-    done = dict.fromkeys((Step.TOOL_RESULTS, Step.PRUNE, Step.SUMMARY), "committed")
-    assert next_step(done, load, 20, Policy(), summaries=True, newer=newer) is step  # type: ignore[arg-type]
+    progress = Progress(dict.fromkeys((TOOL_RESULTS, PRUNE, SUMMARY), "committed"))
+    assert next_step(RunContext(Policy(), can_summarize=True), progress, load, 20, newer) is step
+
+
+def test_steps_that_a_run_leaves_out_are_not_taken_and_count_as_nothing() -> None:
+    context = RunContext(Policy(), can_summarize=True, excluded=frozenset({TOOL_RESULTS, PRUNE}))
+    assert next_step(context, Progress(), Load(90_000, None), 20) is SUMMARY
+
+
+@pytest.mark.parametrize(
+    ("results", "has_failed", "ending"),
+    [
+        ({}, False, (None, None)),
+        ({"summary": "failed"}, True, ("failed", "summary_failed_nothing_dropped")),
+        ({"summary": "failed", "extract": "committed"}, True, ("failed", "summary_failed_extract_committed")),
+        (
+            {"summary": "failed", "extract": "failed", "fallback": "pending"},
+            True,
+            ("failed", "summary_failed_fallback_committed"),
+        ),
+        ({"fallback": "skipped"}, False, (None, "summaries_disabled")),
+        ({"summary": "failed", "extract": "committed"}, False, (None, None)),
+    ],
+)
+def test_a_run_ends_as_what_stood_in_for_its_summary_says(
+    results: dict[str, Result], has_failed: bool, ending: tuple[str | None, str | None]
+) -> None:
+    progress = Progress({STEPS[name]: done for name, done in results.items()})
+    assert ending_of(RunContext(Policy()), progress, has_failed=has_failed) == ending
+
+
+def test_each_step_is_declared_once() -> None:
+    assert len(STEPS) == len(LADDER) + len(OF_REQUESTS)
+    strategies = [name for step in LADDER for name in step.strategies]
+    assert len(strategies) == len(set(strategies))
+    for step in LADDER:
+        assert (step.act is None) == (step.summarizer is not None), step.name
+        assert step.event, step.name

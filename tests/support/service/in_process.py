@@ -32,7 +32,7 @@ from tests.support.messages_api import problems
 from tests.support.stored_turns import stored_turn
 from worker.checks import Checker
 from worker.database import Database
-from worker.parts import choose_summarizer, choose_ways
+from worker.parts import choose_signed, choose_summarizer
 from worker.runs.dispatch import Dispatcher
 from worker.runs.resources import RunResources
 
@@ -237,8 +237,8 @@ class Workers:
         self.resources = RunResources(
             chat.database, make, lease_seconds=lease_seconds, wake=lambda lease: self.woken.append(lease.run_id)
         )
-        ways = choose_ways(chat.settings) if isinstance(summarizer, str) else ()
-        self.dispatcher = Dispatcher(self.resources, ways)
+        signed = choose_signed(chat.settings) if isinstance(summarizer, str) else None
+        self.dispatcher = Dispatcher(self.resources, signed)
         self.checker = Checker(
             chat.database, chat.settings.policy, holder=lambda: LeaseHolder("test"), lease_seconds=lease_seconds
         )

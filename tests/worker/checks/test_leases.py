@@ -22,7 +22,7 @@ from tests.support.service.in_process_worker import task_services
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import exchanges, request, rounds
 from worker import tasks
-from worker.runs import execution
+from worker.runs import execute
 from worker.runs.resources import Calls, StoppingError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TestAttempts:
         self, chat: Chat, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         secret = "what the user said"
-        monkeypatch.setattr(execution, "next_step", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(secret)))
+        monkeypatch.setattr(execute, "next_step_of_stage", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(secret)))
         conversation = long_talk(chat)
         workers = Workers(chat, StubSummarizer(), max_attempts=3)
         with capture_logs() as events:

@@ -29,7 +29,6 @@ from tests.support.truth.model import Product, TrackedConversation, Usage, marki
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from compaction.steps.ladder import Strategy
     from runtime.settings import Settings
     from store.conversations.overflows import Overflowed
     from tests.support.blocks import Message
@@ -118,7 +117,7 @@ def overflow(product: Product, tracked: TrackedConversation, *, summarize: bool 
         )
 
 
-def by_hand(product: Product, tracked: TrackedConversation, strategy: Strategy, **policy: int) -> UUID:
+def by_hand(product: Product, tracked: TrackedConversation, strategy: str, **policy: int) -> UUID:
     with product.database.transaction(product.tenant_id) as connection:
         run, _ = requested.request(
             connection,
@@ -476,7 +475,7 @@ UNPLACED: Final = {
 @pytest.mark.parametrize("strategy", ["summary", "extract", "auto"])
 @pytest.mark.parametrize("messages", UNPLACED.values(), ids=UNPLACED)
 def test_an_edit_takes_a_result_without_a_place_out_of_the_summary(
-    product: Product, messages: Sequence[Message], strategy: Strategy
+    product: Product, messages: Sequence[Message], strategy: str
 ) -> None:
     tail = exchange(50)
     tracked = begin(product, [*exchanges(10), *messages, *tail])

@@ -8,7 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from compaction.policy import Policy, merge
-from compaction.steps.ladder import Load, Result, Step, decide, next_step
+from compaction.steps.catalogue import PRUNE, STEPS, SUMMARY, TOOL_RESULTS, Result, Step
+from compaction.steps.ladder import Load, decide
+from compaction.steps.plan import Progress, RunContext, next_step
 from store.conversations import conversations
 from tests.support.service.in_process import Chat, Workers, check_state, head, view_of
 from tests.support.talk import answer, request, result, results_of, rounds
@@ -194,13 +196,16 @@ def test_when_it_is_due(tokens: int, hold: int, old: bool, due: bool) -> None:
 
 
 def test_its_place_in_the_ladder() -> None:
-    policy, load = Policy(), Load(90_000, None)
-    assert next_step({}, load, 20, policy, summaries=True) is Step.TOOL_RESULTS
-    assert next_step({Step.TOOL_RESULTS: "skipped"}, load, 20, policy, summaries=True) is Step.PRUNE
-    tried: dict[Step, Result] = {Step.TOOL_RESULTS: "skipped", Step.PRUNE: "committed"}
-    assert next_step(tried, load, 20, policy, summaries=True) is Step.SUMMARY
-    assert next_step(tried, Load(50_000, None), 20, policy, summaries=True) is None
-    assert next_step({Step.PRUNE: "pending"}, load, 20, policy, summaries=True) is None
+    context, load = RunContext(Policy(), can_summarize=True), Load(90_000, None)
+
+    def after(load: Load, **results: Result) -> Step | None:
+        return next_step(context, Progress({STEPS[name]: done for name, done in results.items()}), load, 20)
+
+    assert after(load) is TOOL_RESULTS
+    assert after(load, tool_results="skipped") is PRUNE
+    assert after(load, tool_results="skipped", prune="committed") is SUMMARY
+    assert after(Load(50_000, None), tool_results="skipped", prune="committed") is None
+    assert after(load, prune="pending") is None
 
 
 def test_a_hold_of_one_step_counts_for_the_other(chat: Chat) -> None:

@@ -35,7 +35,7 @@ from tests.support.service.paid_workers import PaidWorkers, allow, counted, last
 from tests.support.service.stub_summarizer import SPENT, StubSummarizer
 from tests.support.talk import answer, exchanges, request, rounds
 from worker.runs.budgets import Budgets
-from worker.runs.journal import Journal
+from worker.runs.transactions import RunTransactions
 from worker.summarizers import SummaryError
 from worker.summarizers.base import Answer, Spent
 from worker.summarizers.staged import StagedSummarizer
@@ -174,7 +174,7 @@ def test_what_could_not_even_be_extracted_is_checked_again(
     version = head(chat, conversation).version
     lease = workers.hand_over(conversation)
     # The extract's commit never comes: the run ends with the summary waiting, and the head where it was.
-    Journal(chat.database, lease).end(reason=RunReason.BUDGET_SPENT, waits_from=version)
+    RunTransactions(chat.database, lease).end(reason=RunReason.BUDGET_SPENT, waits_from=version)
     pass_a_day(chat)
     assert workers.resume() == []
     assert chat.row(conversation).check_due_at is not None

@@ -45,10 +45,9 @@ from tests.support.servers.loopback_steps import garbage, ok, prompt_too_long, s
 from tests.support.service.in_process import SMALL, Chat, Workers, head
 from tests.support.strategies import any_conversations
 from tests.support.talk import answer, call, exchanges, request, result, rounds
-from worker.parts import choose_model, choose_summarizer, choose_ways
+from worker.parts import choose_model, choose_signed, choose_summarizer, native_of
 from worker.summarizers.base import SummaryError
 from worker.summarizers.native import LEAST_ANSWER_TOKENS, OWN_PROMPT, PROMPT, AnthropicNative, block_of
-from worker.summarizers.native_step import NativeStep
 from worker.summarizers.prices import NO_OWN_PRICES
 
 if TYPE_CHECKING:
@@ -223,9 +222,8 @@ def _native(model: LoopbackModel, **changes: Any) -> AnthropicNative:
     assert make is not None
     assert asked is not None
     assert make().name == asked().name == "anthropic"
-    (way,) = choose_ways(settings)
-    assert isinstance(way, NativeStep)
-    return way.native
+    assert choose_signed(settings) is not None
+    return native_of(settings)
 
 
 def _sign(model: LoopbackModel, messages: list[Message], **changes: Any) -> Any:
@@ -789,7 +787,7 @@ def test_a_dry_run_shows_what_would_be_replaced() -> None:
     policy = merge(SMALL)
     stage = Stage(build(Snapshot(), originals, policy))
     plan = plan_run(stage, policy, strategy="auto", summaries=True, waits=False, native=True)
-    (step,) = [step for step in plan.steps if step.step == "summary"]
+    (step,) = [step for step in plan.steps if step.name == "summary"]
     assert step.zone_seqs == tuple(range(18))
     assert [message.seq for message in plan.view] == [WRITTEN, *range(18, 24)]
     assert plan.placeholder
