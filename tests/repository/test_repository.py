@@ -128,6 +128,17 @@ def test_the_map_leads_to_what_is_there_for_each_kind_of_change() -> None:
     assert {kind for kind, where in changes if len(re.findall(r"`[\w.-]+/", where)) < 3} == set()
 
 
+def test_functions_and_classes_that_the_architecture_names_are_in_the_modules_it_names() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.(?:py|sql))`((?:,?\s+`\w+`)+)", page)
+    assert len(named) > 30
+    for module, names in named:
+        text = (ROOT / module).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            defined = rf"^\s*(?:(?:async )?def|class|create or replace function) {name}\b"
+            assert re.search(defined, text, re.MULTILINE), (module, name)
+
+
 def test_requirements_are_each_shown_by_a_test() -> None:
     shown = {row[0]: row[2] for row in rows("requirements")}
     expected = {f"T{number}" for number in range(1, 11)} | {f"S{number}" for number in range(1, 16)}
