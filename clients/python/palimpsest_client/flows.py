@@ -132,6 +132,7 @@ class Flows:
         expected_next_seq: int | None = None,
         replace_from: int | None = None,
         created_at: Times = None,
+        max_output_tokens: int | None = None,
         shape: Shape | None = None,
         idempotency_key: str | None = None,
         timeout: float = APPEND_SECONDS,
@@ -147,10 +148,21 @@ class Flows:
         replace_from: the seq from which on messages are replaced: an edit, or a regenerated answer.
         created_at: when they were said, one time for all or a list with one for each, None where nobody knows; RFC
             3339, or datetimes with a time zone. None: now.
+        max_output_tokens: the output limit of the turn's model call, which later contexts leave room for.
         shape: the one that the messages have; None: what they can only be, or the Messages API's.
         idempotency_key: 1 to 255 characters of ASCII; raises ValueError for another, and for what is no JSON.
         """
-        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, created_at, shape)
+        body = _body(
+            messages,
+            usage,
+            snapshot_version,
+            context,
+            expected_next_seq,
+            replace_from,
+            created_at,
+            max_output_tokens,
+            shape,
+        )
         return self._append(conversation_id, body, _key(idempotency_key), timeout)
 
     def deliver(
@@ -164,6 +176,7 @@ class Flows:
         expected_next_seq: int | None = None,
         replace_from: int | None = None,
         created_at: Times = None,
+        max_output_tokens: int | None = None,
         shape: Shape | None = None,
         idempotency_key: str | None = None,
         timeout: float = APPEND_SECONDS,
@@ -174,7 +187,17 @@ class Flows:
         and by `flush`. A turn that the service refuses for good raises. idempotency_key: the same one again, with the
         same turn, returns what was stored the first time, with `replayed`.
         """
-        body = _body(messages, usage, snapshot_version, context, expected_next_seq, replace_from, created_at, shape)
+        body = _body(
+            messages,
+            usage,
+            snapshot_version,
+            context,
+            expected_next_seq,
+            replace_from,
+            created_at,
+            max_output_tokens,
+            shape,
+        )
         key = _key(idempotency_key)
         # Under a key of the caller's own it may have been sent before: nothing may be added to it.
         begun = idempotency_key is not None
@@ -498,6 +521,7 @@ def _body(
     expected_next_seq: int | None,
     replace_from: int | None,
     created_at: Times,
+    max_output_tokens: int | None,
     shape: Shape | None,
 ) -> dict[str, Any]:
     body = given(
@@ -508,6 +532,7 @@ def _body(
         expected_next_seq=expected_next_seq,
         replace_from=replace_from,
         created_at=_times(created_at),
+        max_output_tokens=max_output_tokens,
         shape=shape,
     )
     encode(body)  # what is no JSON is its sender's fault, and must not stand at the head of a line

@@ -24,7 +24,7 @@ export type Turn = TurnOut & { readonly replayed: boolean };
 
 type TurnFields = Pick<
   TurnBody,
-  "context" | "created_at" | "expected_next_seq" | "replace_from" | "snapshot_version"
+  "context" | "created_at" | "expected_next_seq" | "max_output_tokens" | "replace_from" | "snapshot_version"
 >;
 
 /** What goes with a turn; fields of the API by their names there, or in camelCase. */

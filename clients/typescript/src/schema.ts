@@ -592,6 +592,7 @@ export interface Operations {
       }[];
       created_at?: string | (string | null)[] | null;
       expected_next_seq?: number | null;
+      max_output_tokens?: number | null;
       messages: {
         content: unknown;
         role: "assistant" | "user";
@@ -618,6 +619,7 @@ export interface Operations {
       }[];
       created_at?: string | (string | null)[] | null;
       expected_next_seq?: number | null;
+      max_output_tokens?: number | null;
       messages: unknown[];
       replace_from?: number | null;
       shape?: "chat";
@@ -643,6 +645,7 @@ export interface Operations {
       }[];
       created_at?: string | (string | null)[] | null;
       expected_next_seq?: number | null;
+      max_output_tokens?: number | null;
       messages: unknown[];
       replace_from?: number | null;
       shape?: "responses";

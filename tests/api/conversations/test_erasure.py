@@ -128,7 +128,6 @@ OUR_WORDS: Final = {
     ("recall_requests", "origin"),
     ("processes", "kind"),
     ("processes", "model"),
-    ("processes", "place"),
     ("processes", "queues"),
     ("processes", "summarizer"),
     ("processes", "version"),

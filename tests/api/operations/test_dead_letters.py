@@ -317,7 +317,7 @@ class TestCommand:
         assert run_runs(away, Wanted(retry=[run_id]), as_json=True) == 0
         output = capsys.readouterr()
         assert json.loads(output.out) == [{"id": run_id, "outcome": "queued"}]
-        assert "beat" in output.err
+        assert "the sweep will do it" in output.err
 
     def test_the_command_line(self, product: Product) -> None:
         run_id = product.die(long_talk(product))
