@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -32,12 +33,12 @@ class Reply(NamedTuple):
     """The hash over the rules in it, "" where it is not known."""
 
 
-class AnsweredRequest(PassedRequest):
+class AnsweredRequest(PassedRequest, ABC):
     """Let in, read and given up as a request that goes on, but answered here."""
 
+    @abstractmethod
     async def reply(self, body: bytes) -> Reply:
         """Return the answer. Raises DoorError and RequestError for an error."""
-        raise NotImplementedError
 
     async def _pass_on(self, known: Known, body: bytes, writer: AnswerWriter) -> None:  # noqa: ARG002 - the base class's
         try:
