@@ -60,9 +60,9 @@ class Step:
     name: str
     """As records, metrics and snapshots have it."""
     when: str
-    """When it is due, in words, for the docs."""
+    """When it is due, in words, for the table in docs/architecture.md."""
     does: str
-    """What it does, in words, for the docs."""
+    """What it does, in words, for the same table."""
     is_due: Callable[[RunMoment], bool] = lambda _moment: False
     act: Act | None = None
     """Returns what it makes of a stage; None for a step that needs a summarizer, and for those of requests."""
@@ -144,8 +144,8 @@ TOOL_RESULTS: Final = Step(
 )
 PRUNE: Final = Step(
     name="prune",
-    when="tool results may take over `prune_soft_share` of the window",
-    does="older results keep head and tail; over `prune_hard_share`, a line each",
+    when="tool results over `prune_soft_share` of the window",
+    does="keeps head and tail of older results; over `prune_hard_share`, one line each",
     is_due=lambda moment: moment.due.prune or moment.by_hand,
     act=steps.prune_results,
     strategies=("prune",),
@@ -159,7 +159,7 @@ PRUNE: Final = Step(
 STRATEGIES: Final = Step(
     name="strategies",
     when="`extra_strategies` names some, and tool results or a summary are due",
-    does="strategies of other packages shorten or leave out messages",
+    does="runs strategies of other packages, which shorten or leave out messages",
     is_due=_strategies_are_due,
     act=steps.apply_strategies,
     event="strategies.taken",
@@ -174,7 +174,7 @@ MEDIA: Final = Step(
         "more images, pages or bytes of media than the model takes; "
         "or a summary is due and nothing is old enough for one"
     ),
-    does="the oldest become texts that name them",
+    does="replaces the oldest by texts that name them",
     is_due=_media_are_due,
     act=steps.replace_oldest_media,
     event="media.shed",

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from typer.main import get_command
 
+from compaction.steps.catalogue import LADDER
 from tests.repository.pinned_versions import pins
 from tests.support.places import ROOT
 
@@ -137,6 +138,12 @@ def test_functions_and_classes_that_the_architecture_names_are_in_the_modules_it
         for name in re.findall(r"`(\w+)`", names):
             defined = rf"^\s*(?:(?:async )?def|class|create or replace function) {name}\b"
             assert re.search(defined, text, re.MULTILINE), (module, name)
+
+
+def test_the_table_of_the_ladder_says_what_its_steps_declare() -> None:
+    _, _, section = (ROOT / "docs" / "architecture.md").read_text().partition("## The ladder")
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    assert rows[2:] == [(step.name, step.when, step.does) for step in LADDER]
 
 
 def test_requirements_are_each_shown_by_a_test() -> None:
